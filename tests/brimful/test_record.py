@@ -58,7 +58,7 @@ def test_a_record_reads_back_as_it_was_written(tmp_path):
 
 
 def test_of_several_plans_the_last_counts(tmp_path):
-    plan = values.Plan(values.Objective.FASTEST, (), {}, "python a.py", True, 3, 0)
+    plan = values.Plan(values.Objective.THROUGHPUT, (), {}, "python a.py", True, 3, 0)
     assert record.read_record(written(tmp_path, plan, replace(plan, trials=9))).plan.trials == 9
 
 

@@ -308,9 +308,9 @@ def tune(
     Parameters
     ----------
     objective
-        fastest (the default), largest (the largest batch size that fits) or fit (the largest up to
-        the requested one). With --gpu brimful predicts which is fastest. With --gpu-memory, which
-        says nothing of speed, the default is largest.
+        throughput (the default: most samples a second), largest (the largest batch size that fits)
+        or fit (the largest up to the requested one). With --gpu brimful predicts throughput. With
+        --gpu-memory, which says nothing of speed, the default is largest.
     host_policy
         How brimful limits the loader workers: measured (their bytes and those of their batches take
         at most 60 % of the free memory here) or ladder (a fixed number with under 8 GiB free, and

@@ -52,7 +52,7 @@ _RUN_TONES = {
     Outcome.TERMINATED: "unfinished",
 }
 _RANKS = {
-    Objective.FASTEST: "has the highest throughput within memory",
+    Objective.THROUGHPUT: "has the highest throughput within memory",
     Objective.LARGEST: "is the largest that fits",
     Objective.FIT: "fits within memory",
 }
@@ -122,7 +122,7 @@ def of_plan(plan: Plan, record: Record | None = None) -> Headline:
     if chosen is None or chosen.effective is None:
         return Headline("note", "The plan does not choose the batch size.")
     # It is the fastest only if speed is known: not on a card with known memory and unknown rates.
-    unknown = plan.objective is Objective.FASTEST and plan.samples_per_s is None
+    unknown = plan.objective is Objective.THROUGHPUT and plan.samples_per_s is None
     objective = Objective.LARGEST if unknown else plan.objective
     medians = record.speed if record else None
     alike = medians is not None and medians.knee_batch_size not in (None, chosen.effective)
@@ -134,8 +134,10 @@ def of_plan(plan: Plan, record: Record | None = None) -> Headline:
     if parts:
         sentence += (", " if ": " in sentence else ": ") + ", ".join(parts)
     largest = record.memory.largest_batch_size if record and record.memory else None
-    if objective is Objective.FASTEST and largest is not None and largest != chosen.effective:
+    if objective is Objective.THROUGHPUT and largest is not None and largest != chosen.effective:
         sentence += f"; the largest that fits is {largest:,}"
+    if objective is Objective.THROUGHPUT and chosen.requested not in (None, chosen.effective):
+        sentence += ". Whether it learns as much from as many samples was not compared"
     tone = "good" if plan.verified and not plan.partial else "note"
     return Headline(tone, sentence + ("." if plan.verified else ". No trial has confirmed it."))
 
@@ -146,12 +148,14 @@ def _named(plan: Plan, size: str, objective: Objective, alike: bool) -> str:
     settle which is the fastest."""
     same = plan.samples_per_s is not None and plan.samples_per_s == plan.baseline_samples_per_s
     ranks = (
-        "is the fastest" if plan.partial and objective is Objective.FASTEST else _RANKS[objective]
+        "is the fastest"
+        if plan.partial and objective is Objective.THROUGHPUT
+        else _RANKS[objective]
     )
-    if alike and objective is Objective.FASTEST:
+    if alike and objective is Objective.THROUGHPUT:
         ranks = "is among the fastest sizes that ran"
     text = f"Batch size {size} {ranks}{' so far' if plan.partial else ''}"
-    if same and objective is Objective.FASTEST:
+    if same and objective is Objective.THROUGHPUT:
         why = (
             "no gain was confirmed by then"
             if plan.partial

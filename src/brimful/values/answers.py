@@ -63,7 +63,7 @@ class Audit:
 
 
 class Objective(StrEnum):
-    FASTEST = "fastest"
+    THROUGHPUT = "throughput"
     LARGEST = "largest"
     FIT = "fit"
 

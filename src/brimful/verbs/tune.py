@@ -104,16 +104,16 @@ def _objective(name: str | None, has_clock: bool) -> Objective:
     the largest that fits.
     """
     if name is None:
-        return Objective.FASTEST if has_clock else Objective.LARGEST
+        return Objective.THROUGHPUT if has_clock else Objective.LARGEST
     if name not in list(Objective):
         raise UsageError(
             problem=f"--objective {name}",
             explanation="an objective is " + ", ".join(Objective),
-            suggestion="leave it out: brimful chooses fastest wherever it knows the speed",
+            suggestion="leave it out: brimful chooses throughput wherever it knows the speed",
         )
-    if name == Objective.FASTEST and not has_clock:
+    if name == Objective.THROUGHPUT and not has_clock:
         raise UsageError(
-            problem="--objective fastest on a card of which only the memory is known",
+            problem="--objective throughput on a card of which only the memory is known",
             explanation="without the card's rates brimful cannot predict speed",
             suggestion="name a card of the catalogue (see `brimful gpus`), leave the objective "
             "out, or tune on a real card",
@@ -248,12 +248,12 @@ def _confirm(view: CardView, size: int) -> PeakEstimate | None:
 def _choose(
     view: CardView, goal: Objective, asked: int | None, largest: int, limited_by: str | None
 ) -> _Choice:
-    """FASTEST takes the predicted knee, FIT the requested size if it fits; LARGEST, and any other,
+    """THROUGHPUT takes the predicted knee, FIT the requested size if it fits; LARGEST, and any other,
     the largest.
     """
     if goal is Objective.FIT and asked is not None and asked <= largest:
         return _Choice(asked, "it fits as asked")
-    if goal is not Objective.FASTEST:
+    if goal is not Objective.THROUGHPUT:
         return _the_largest(view.trials, largest, limited_by)
     speed = speed_of(view, largest, largest)
     if isinstance(speed, Diagnostic):

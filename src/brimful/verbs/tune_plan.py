@@ -77,7 +77,7 @@ class Task:
         """Else a few memory trials show how far the search for speed may go, and no largest size is
         named.
         """
-        return not self.on_cpu or self.objective is not Objective.FASTEST
+        return not self.on_cpu or self.objective is not Objective.THROUGHPUT
 
     def following(self, batch_size: Setting | None) -> dict[str, Setting]:
         return (

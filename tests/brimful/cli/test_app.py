@@ -111,10 +111,13 @@ def test_what_is_no_budget_is_reported(typed, budget, expected):
         (["pedict"], "predict"),
         (["tune", "--device", "tpu", *TRAIN, "8"], "auto, cpu or accelerator"),
         (
-            ["tune", "--gpu-memory", "8GiB", "--objective", "fastest", *TRAIN, "8"],
+            ["tune", "--gpu-memory", "8GiB", "--objective", "throughput", *TRAIN, "8"],
             "only the memory is known",
         ),
-        (["tune", "--device", "cpu", "--objective", "best", *TRAIN, "8"], "fastest, largest, fit"),
+        (
+            ["tune", "--device", "cpu", "--objective", "best", *TRAIN, "8"],
+            "throughput, largest, fit",
+        ),
         (
             [
                 "tune",

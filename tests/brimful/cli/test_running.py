@@ -60,7 +60,7 @@ def test_a_plan_that_does_not_belong_ends_with_6_and_what_to_do(typed, tmp_path)
     )
     with closing(RecordWriter.create(tmp_path / "home", opened)) as writer:
         rows = (EffectiveSetting("batch_size", 64, 512, "the fastest", Source.MEASURED),)
-        writer.append(Plan(Objective.FASTEST, rows, {}, "", True, 3, 0))
+        writer.append(Plan(Objective.THROUGHPUT, rows, {}, "", True, 3, 0))
     code, out, err = typed(*RUN, "--json", "--plan", "20261121", "--", "train")
     assert code == 6
     assert json.loads(out)["error"]["code"] == "plan-mismatch"

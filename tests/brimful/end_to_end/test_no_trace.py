@@ -95,7 +95,7 @@ def test_predict_audit_and_tune_leave_an_old_checkpoint_untouched(tmp_path, work
             "the script's own writing went to the trial's folder"
         )
     plan = done.record.plan
-    assert plan.objective is Objective.FASTEST
+    assert plan.objective is Objective.THROUGHPUT
     assert plan.verified
     (size,) = [row for row in plan.settings if row.name == "batch_size"]
     assert (size.requested, size.effective in (1, 2)) == (8, True)

@@ -137,17 +137,28 @@ def test_a_speed_without_the_ranks_communication_is_said_to_be_one_in_the_headli
     assert of_prediction(prediction(speed=counted)) == of_prediction(prediction())
 
 
+def test_that_nobody_compared_what_is_learned_is_said_of_another_batch_size_alone() -> None:
+    record = product.tune_on_cpu()
+    sentence = "Whether it learns as much from as many samples was not compared."
+    assert headline(record).sentence.endswith(sentence)
+    rows = [replace(row, requested=row.effective) for row in record.plan.settings]
+    same = replace(record, plan=replace(record.plan, settings=tuple(rows)))
+    assert sentence not in headline(same).sentence
+
+
 def test_the_fastest_size_stands_beside_the_largest_that_fits() -> None:
     record = product.tune_on_cpu()
     known = replace(record, memory=replace(record.memory, largest_batch_size=900))
-    assert headline(known).sentence.endswith("; the largest that fits is 900.")
+    assert "; the largest that fits is 900. Whether it learns" in headline(known).sentence
     assert "largest that fits" not in headline(record).sentence, "the estimate does not state it"
 
 
 def test_a_plan_claims_no_trial_and_no_speed_that_it_lacks() -> None:
     result = of_plan(plan(verified=False))
     assert result.tone == "note" and result.sentence.endswith("No trial has confirmed it.")
-    assert "fastest" not in of_plan(plan(objective=Objective.FASTEST, samples_per_s=None)).sentence
+    assert (
+        "fastest" not in of_plan(plan(objective=Objective.THROUGHPUT, samples_per_s=None)).sentence
+    )
 
 
 def test_a_prediction_of_the_largest_says_that_it_is_the_largest() -> None:

@@ -32,7 +32,7 @@ def test_the_predicted_knee_is_the_plan_where_it_fits():
     plan, size = record.plan, chosen(record)
     assert record.memory.largest_batch_size > 20_000
     assert 10_000 < size < 30_000, "200 launches of 25 us are 3 % of a step of about 170 ms"
-    assert plan.objective is Objective.FASTEST and plan.verified, "the size itself was traced"
+    assert plan.objective is Objective.THROUGHPUT and plan.verified, "the size itself was traced"
     assert plan.samples_per_s.source is Source.PREDICTED
     assert plan.samples_per_s.low < plan.samples_per_s.value < plan.samples_per_s.high
     assert record.speed.knee_batch_size == size
@@ -90,7 +90,7 @@ def test_without_rows_of_a_clock_the_largest_is_taken_with_a_warning():
 
 def test_a_card_of_which_only_the_memory_is_known_cannot_be_asked_for_the_fastest():
     with pytest.raises(UsageError, match="only the memory"):
-        work(Clocked(), tune, gpu_memory="20GiB", objective="fastest")
+        work(Clocked(), tune, gpu_memory="20GiB", objective="throughput")
     record = work(Clocked(dataset=300), tune, gpu_memory="20GiB")
     assert (chosen(record), record.plan.objective) == (300, Objective.LARGEST)
 

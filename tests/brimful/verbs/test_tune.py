@@ -177,7 +177,7 @@ def test_a_peak_that_nobody_could_read_is_not_called_out_of_memory(device, why):
 
 
 @pytest.mark.usefixtures("real_card")
-@pytest.mark.parametrize("objective", ["fastest", "largest"])
+@pytest.mark.parametrize("objective", ["throughput", "largest"])
 def test_on_a_real_card_what_is_named_has_run_with_uneven_batches_of_its_own_order(objective):
     world = Uneven(fixed=GIB, linear=MIB, device_bytes=8 * GIB, rises=1.3, overhead_s=30.0)
     record = work(world, tune, objective=objective, budget="7GiB")
@@ -267,7 +267,7 @@ def test_a_command_without_a_place_for_the_batch_size_shows_what_to_add():
     )
 
 
-@pytest.mark.parametrize("objective", ["fastest", "largest"])
+@pytest.mark.parametrize("objective", ["throughput", "largest"])
 def test_no_batch_size_beyond_the_data_set_is_tried_once_its_length_is_known(objective):
     world = World(dataset=30, overhead_s=0.3)
     assert chosen(work(world, tune, device="cpu", budget="1GiB", objective=objective)) <= 30

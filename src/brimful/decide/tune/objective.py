@@ -37,7 +37,7 @@ def choose(
 ) -> Choice | None:
     """The batch size to name, of those that were run and fitted; None where none did.
 
-    `fitting` are runs that differ in nothing but the batch size. FASTEST takes the knee
+    `fitting` are runs that differ in nothing but the batch size. THROUGHPUT takes the knee
     (`speed_estimate`) and falls back to LARGEST where no run has a speed; FIT takes the largest
     that is no larger than `requested`, so that a batch size that fits is left alone.
     """
@@ -54,7 +54,7 @@ def choose(
         smaller = f"the largest size up to {requested:,} that was run and fits"
         return Choice(size, "the requested size fits" if size == requested else smaller)
     speed = speed_estimate([run for _, run in runs])
-    if objective is not Objective.FASTEST or speed.knee_batch_size is None:
+    if objective is not Objective.THROUGHPUT or speed.knee_batch_size is None:
         return Choice(sizes[-1], "the largest size that was run and fits")
     why = "the fastest of the sizes that were run and fit"
     if speed.knee_batch_size != speed.best_batch_size:

@@ -142,7 +142,7 @@ class SpeedProblem:
     requested: int | None = None  # the user's own batch size
     environments: tuple[Mapping[str, str], ...] = ()  # to try against none
     worker_counts: tuple[int, ...] = ()  # to try for an open {num_workers}
-    objective: Objective = Objective.FASTEST
+    objective: Objective = Objective.THROUGHPUT
     max_trials: int = MAX_TRIALS
     # what set the largest size: "dataset", "max_batch_size" or "budget"
     limited_by: str | None = None
@@ -158,7 +158,7 @@ class SpeedProblem:
     @property
     def expected_trials(self) -> int:
         """About how many trials the search takes, for the display."""
-        if self.objective is not Objective.FASTEST:
+        if self.objective is not Objective.THROUGHPUT:
             return 1
         # of the first round, and between them
         sizes = math.ceil(math.log(self.largest_batch_size + 1, FACTOR)) + 2

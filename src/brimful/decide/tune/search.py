@@ -80,7 +80,7 @@ class Search:
         )
 
     def steps(self) -> _Steps:
-        fastest = self.problem.objective is Objective.FASTEST
+        fastest = self.problem.objective is Objective.THROUGHPUT
         parts = (self._fastest, self._against_own, self._confirm) if fastest else (self._settle,)
         for part in (*parts, self._verify):
             try:
@@ -171,7 +171,7 @@ class Search:
         ):
             gain = (
                 self.runs.gain(candidate, users_own)
-                if problem.objective is Objective.FASTEST
+                if problem.objective is Objective.THROUGHPUT
                 else None
             )
             if gain is not None and not gain.is_clear:
@@ -197,7 +197,7 @@ class Search:
                 others, choice.batch_size
             ) else _FASTER
         if (
-            problem.objective is not Objective.FASTEST
+            problem.objective is not Objective.THROUGHPUT
             or users_own is None
             or not self.runs.rates(users_own)
         ):

@@ -31,7 +31,7 @@ def plan_of(settings: dict, environment: dict | None = None) -> Plan:
         EffectiveSetting(name, None, value, "faster", Source.MEASURED)
         for name, value in (environment or {}).items()
     )
-    return Plan(Objective.FASTEST, rows, environment or {}, "", True, 1, 0)
+    return Plan(Objective.THROUGHPUT, rows, environment or {}, "", True, 1, 0)
 
 
 @given(st.sets(names), values, st.none() | values)

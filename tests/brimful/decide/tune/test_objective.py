@@ -12,7 +12,7 @@ CURVE = [(8, 50.0), (16, 98.0), (32, 100.0), (64, 80.0)]
 @pytest.mark.parametrize(
     ("objective", "requested", "size"),
     [
-        (Objective.FASTEST, None, 16),
+        (Objective.THROUGHPUT, None, 16),
         (Objective.LARGEST, None, 64),
         (Objective.FIT, 32, 32),
         (Objective.FIT, 40, 32),
@@ -26,8 +26,8 @@ def test_an_objective_ranks_what_was_run(objective, requested, size):
 
 
 def test_without_a_clock_the_fastest_is_the_largest_and_where_nothing_fitted_it_is_none():
-    assert choose(Objective.FASTEST, runs([(8, None), (16, None)])).batch_size == 16
-    assert choose(Objective.FASTEST, []) is None
+    assert choose(Objective.THROUGHPUT, runs([(8, None), (16, None)])).batch_size == 16
+    assert choose(Objective.THROUGHPUT, []) is None
 
 
 def test_a_trial_fits_when_its_measured_peak_is_within_the_budget():

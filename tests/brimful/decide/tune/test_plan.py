@@ -72,7 +72,7 @@ def test_a_plan_counts_its_trials_and_those_out_of_memory():
         sample(outcome=Outcome.CRASHED),
     ]
     plan = make_plan(
-        Objective.FASTEST,
+        Objective.THROUGHPUT,
         COMMAND,
         samples,
         Choice({"batch_size": 96}, {"batch_size": "the knee"}),

@@ -176,7 +176,7 @@ def test_only_memory_makes_the_search_go_smaller(machine, a_problem):
 @settings(deadline=None, max_examples=400)
 @given(machines, problems)
 def test_the_users_own_settings_stay_unless_the_choice_is_clearly_faster(machine, a_problem):
-    result = search(machine, dataclasses.replace(a_problem, objective=Objective.FASTEST))
+    result = search(machine, dataclasses.replace(a_problem, objective=Objective.THROUGHPUT))
     if result.chosen is None:
         return
     size = result.chosen["batch_size"]
@@ -578,7 +578,7 @@ def test_what_ended_the_way_up_stands_beside_the_size_and_nothing_where_larger_o
 # --- uneven batches: what is named has run with those of its own order ---
 
 
-@pytest.mark.parametrize("objective", [Objective.FASTEST, Objective.LARGEST])
+@pytest.mark.parametrize("objective", [Objective.THROUGHPUT, Objective.LARGEST])
 def test_where_an_epoch_takes_more_than_the_budget_the_next_smaller_size_is_run_and_verified(
     objective,
 ):
