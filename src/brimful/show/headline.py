@@ -137,7 +137,7 @@ def of_plan(plan: Plan, record: Record | None = None) -> Headline:
     if objective is Objective.THROUGHPUT and largest is not None and largest != chosen.effective:
         sentence += f"; the largest that fits is {largest:,}"
     if objective is Objective.THROUGHPUT and chosen.requested not in (None, chosen.effective):
-        sentence += ". Whether it learns as much from as many samples was not compared"
+        sentence += ". Learning was not compared"
     tone = "good" if plan.verified and not plan.partial else "note"
     return Headline(tone, sentence + ("." if plan.verified else ". No trial has confirmed it."))
 

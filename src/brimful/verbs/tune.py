@@ -248,8 +248,8 @@ def _confirm(view: CardView, size: int) -> PeakEstimate | None:
 def _choose(
     view: CardView, goal: Objective, asked: int | None, largest: int, limited_by: str | None
 ) -> _Choice:
-    """THROUGHPUT takes the predicted knee, FIT the requested size if it fits; LARGEST, and any other,
-    the largest.
+    """THROUGHPUT takes the predicted knee, FIT the requested size if it fits; LARGEST, and any
+    other, the largest.
     """
     if goal is Objective.FIT and asked is not None and asked <= largest:
         return _Choice(asked, "it fits as asked")
