@@ -112,6 +112,18 @@ def parse_duration(text: str) -> float:
     return seconds
 
 
+def parse_link(text: str) -> float:
+    """Bytes per second of "400Gb", "100GbE" (bits) or "50GB/s". Raises UsageError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(Gb|GbE|Gbit|Gbps|Gb/s|Gbit/s|GB/s)", text.strip())
+    if match is None or not float(match[1]):
+        raise UsageError(
+            f"{text!r} is no speed of a network",
+            "it is what each card can send to other machines in a second",
+            "write it in bits, as 400Gb or 100GbE, or in bytes, as 50GB/s",
+        )
+    return float(match[1]) * 1e9 / (1 if match[2] == "GB/s" else 8)
+
+
 def parse_setting(text: str) -> int | float | str | bool:
     """A setting's value as a command would mean it: a whole number, a number, true or false, else
     the text itself.

@@ -142,6 +142,20 @@ def test_durations_are_written_as_people_say_them(seconds, text):
 
 
 @pytest.mark.parametrize(
+    ("text", "bytes_per_s"),
+    [("400Gb", 50e9), ("100GbE", 12.5e9), ("50GB/s", 50e9), ("2.5 Gbit/s", 312.5e6)],
+)
+def test_speeds_of_a_network_are_read_in_bits_and_bytes(text, bytes_per_s):
+    assert units.parse_link(text) == bytes_per_s
+
+
+@pytest.mark.parametrize("text", ["", "fast", "0Gb", "400", "50GB", "-1Gb", "400gb"])
+def test_what_is_no_speed_of_a_network_is_refused(text):
+    with pytest.raises(UsageError):
+        units.parse_link(text)
+
+
+@pytest.mark.parametrize(
     ("text", "seconds"),
     [
         ("90", 90),

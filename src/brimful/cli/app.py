@@ -95,14 +95,17 @@ class Card:
 
     gpu: Annotated[str | None, Parameter(group=WHERE, metavar="NAME")] = None
     """A card of the catalogue (`brimful gpus`), which need not be here: a100-40gb, or three of
-    them: a100-40gb:3. predict compares several: l4,a100-80gb:1..4, or all.
+    them: a100-40gb:3, or eight in each of four machines: h100:8x4. predict compares several:
+    l4,a100-80gb:1..4, or all.
     """
     gpu_memory: Annotated[str | None, Parameter(group=WHERE, metavar="MEMORY")] = None
     """A card that is in no catalogue, by its memory: 20GiB, or three of them: 20GiB:3."""
     ranks: Annotated[int | None, Parameter(group=WHERE, metavar="N")] = None
     """How many ranks the training has, where brimful is to start one of them alone: --ranks 64."""
     as_rank: Annotated[int | None, Parameter(group=WHERE, metavar="N")] = None
-    """With --ranks: which of them to start. Default: 0."""
+    """With --ranks, or several machines: which rank to start. Default: 0."""
+    link: Annotated[str | None, Parameter(group=WHERE, metavar="SPEED")] = None
+    """What each card can send to other machines: 400Gb, 100GbE or 50GB/s."""
 
     def chosen(self) -> dict[str, Any]:
         """The cards as the verbs take them."""

@@ -118,6 +118,8 @@ class Gpu:
     cudnn_bytes: Estimate | None = None  # what cuDNN adds to the context once a convolution has run
     # its link to others of a machine, each way; the note says which; None: not known
     peer_bytes_per_s: Estimate | None = None
+    # of each card, to other machines, each way; None: one machine
+    network_bytes_per_s: Estimate | None = None
     # "context measured on 2026-11-20 on this machine (...)"; None: as the catalogue has it
     calibration: str | None = None
     # rates measured with it, by the names of Calibration.rates

@@ -41,6 +41,7 @@ def audit(
     gpu_memory: str | None = None,
     ranks: int | None = None,
     as_rank: int | None = None,
+    link: str | None = None,
     device: str = "auto",
     host_policy: bool = False,
     settings: Mapping[str, Setting] | None = None,
@@ -53,7 +54,7 @@ def audit(
     and the errors of `verbs.results` when the command does not train.
     """
     began = start(
-        argv, settings, options, device, devices.CardRequest(gpu, gpu_memory, ranks, as_rank)
+        argv, settings, options, device, devices.CardRequest(gpu, gpu_memory, ranks, as_rank, link)
     )
     trial = Trial(
         command=began.command,

@@ -15,8 +15,18 @@ from brimful.errors import NoSuchDevice, UsageError
 from brimful.measure import accelerators, host
 from brimful.measure.gpus import all_gpus, custom_gpu, find_gpu, loaded_at_once, others_named
 from brimful.measure.gpus.calibrations import calibrated, find_calibrated
-from brimful.units import format_bytes, parse_budget
-from brimful.values import Budget, Command, Device, Diagnostic, Gpu, Report, TrialResult
+from brimful.units import format_bytes, parse_budget, parse_link
+from brimful.values import (
+    Budget,
+    Command,
+    Device,
+    Diagnostic,
+    Estimate,
+    Gpu,
+    Report,
+    Source,
+    TrialResult,
+)
 from brimful_inside.simulator.allocator_settings import settings_in
 
 # A prediction has its doubt in its interval, a measured peak has none.
@@ -31,14 +41,16 @@ MOST_CARDS = 64  # of one machine; PyTorch is compiled for 120 (c10/cuda/CUDAMac
 @dataclass(frozen=True)
 class CardRequest:
     """Imaginary cards as they are named: in the catalogue or by their memory, with their numbers
-    ("a100-40gb:3", "l4,a100-40gb:1..4", "all"). With `ranks` one of so many is started alone:
-    `as_rank`, by default the first.
+    ("a100-40gb:3", "l4,a100-40gb:1..4", "all"). With `ranks`, or the machines behind the cards
+    ("h100:8x4"), one of so many is started alone: `as_rank`, by default the first. `link`: of each
+    card, between machines ("400Gb").
     """
 
     gpu: str | None = None
     gpu_memory: str | None = None
     ranks: int | None = None
     as_rank: int | None = None
+    link: str | None = None
 
     @property
     def names(self) -> str:
@@ -66,18 +78,40 @@ def cards(request: CardRequest, home: Path | None = None) -> tuple[Cards, ...]:
             "they name two different cards",
             "give one of them",
         )
-    _require_sensible_ranks(request)
-    as_rank = None if ranks is None else request.as_rank or 0
-    named: dict[tuple[str, int], Cards] = {}
+    named: dict[tuple[str, int, int | None], Cards] = {}
     for part in names.split(",") if names else ():
-        name, counts = _counted(part.strip(), names)
+        name, counts, machines = _counted(part.strip(), names)
         if gpu and name == ALL:
             kinds = [calibrated(kind, home) for kind in all_gpus()]
         else:
             kinds = [find_calibrated(name, home) if gpu else custom_gpu(name)]
         for kind, count in product(kinds, counts):
-            named.setdefault((kind.key, count), Cards(kind, count, ranks, as_rank))
+            wanted = count * machines if machines > 1 and ranks is None else ranks
+            _require_sensible_ranks(replace(request, ranks=wanted), count * machines, machines)
+            as_rank = None if wanted is None else request.as_rank or 0
+            kind = _with_network(kind, request.link) if (wanted or 0) > count else kind
+            named.setdefault((kind.key, count, wanted), Cards(kind, count, wanted, as_rank))
+    if not named:
+        _require_sensible_ranks(request, 0, 1)
+    if request.link and not any((each.ranks or 0) > each.count for each in named.values()):
+        raise UsageError(
+            f"--link {request.link} with one machine",
+            "it is the network between machines",
+            "name their number behind that of the cards: --gpu h100:8x4",
+        )
     return tuple(named.values())
+
+
+def _with_network(gpu: Gpu, link: str | None) -> Gpu:
+    """By default what NVIDIA's machines of eight cards have for each: a DGX H100 400 Gb/s, a DGX
+    A100 200."""
+    if link is not None:
+        network = Estimate(parse_link(link), Source.DATASHEET, note=f"{link}, as given")
+    else:
+        gigabits = 400 if gpu.capability >= (9, 0) else 200
+        note = f"{gigabits} Gb/s for each card, assumed"
+        network = Estimate(gigabits * 1e9 / 8, Source.ASSUMED, note=note)
+    return replace(gpu, network_bytes_per_s=network)
 
 
 def which_was_taken(request: CardRequest) -> list[Diagnostic]:
@@ -95,9 +129,12 @@ def which_was_taken(request: CardRequest) -> list[Diagnostic]:
     ]
 
 
-def _counted(part: str, names: str) -> tuple[str, range]:
-    """A card's name, and the numbers of them that are asked about: "a100-40gb:1..4"."""
+def _counted(part: str, names: str) -> tuple[str, range, int]:
+    """A card's name, the numbers of them that are asked about ("a100-40gb:1..4"), and the machines
+    that have as many ("h100:8x4").
+    """
     name, colon, number = part.partition(":")
+    number, times, machines = number.partition("x")
     first, dots, last = number.partition("..") if colon else ("1", "", "")
     ends = first, last if dots else first
     if not name:
@@ -107,18 +144,26 @@ def _counted(part: str, names: str) -> tuple[str, range]:
             "write it as in l4,a100-80gb:1..4",
         )
     sensible = all(end.isdecimal() and 1 <= int(end) <= MOST_CARDS for end in ends)
-    if not sensible or int(ends[0]) > int(ends[1]):
+    several = not times or (machines.isdecimal() and int(machines) >= 1 and not dots)
+    if not sensible or not several or int(ends[0]) > int(ends[1]):
         raise UsageError(
-            f"{names}: {number!r} cards",
+            f"{names}: {number + times + machines!r} cards",
             f"a machine has from 1 to {MOST_CARDS} imaginary cards",
             f"write their number behind the colon, as in {name}:8, or the first and the last: "
-            f"{name}:1..8",
+            f"{name}:1..8; of several machines {name}:8x4",
         )
-    return name, range(int(ends[0]), int(ends[1]) + 1)
+    return name, range(int(ends[0]), int(ends[1]) + 1), int(machines or 1)
 
 
-def _require_sensible_ranks(request: CardRequest) -> None:
+def _require_sensible_ranks(request: CardRequest, cards: int, machines: int) -> None:
+    """`cards`: of all machines."""
     ranks, as_rank = request.ranks, request.as_rank
+    if machines > 1 and ranks != cards:
+        raise UsageError(
+            f"--gpu {request.gpu} --ranks {ranks}",
+            f"{machines} machines have {cards} cards, and a rank has one",
+            "leave out --ranks",
+        )
     if ranks is None and as_rank is not None:
         raise UsageError(
             f"--as-rank {as_rank} without --ranks",
@@ -150,6 +195,8 @@ def choose(
         loading = {**os.environ, **command.environment}.get("CUDA_MODULE_LOADING", "")
         gpu = loaded_at_once(cards.gpu) if loading.upper() == "EAGER" else cards.gpu
         name = gpu.key if cards.count == 1 else f"{cards.count} x {gpu.key}"
+        machines = -(-(cards.ranks or 1) // cards.count)
+        name = f"{machines} machines of {name}" if machines > 1 else name
         label = f"{name} (imaginary)"
         return Device("imaginary", label, gpu, cards.count, cards.ranks, cards.as_rank), None
     device = "accelerator" if device in _KINDS else device

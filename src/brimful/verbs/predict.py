@@ -49,6 +49,7 @@ def predict(
     gpu_memory: str | None = None,
     ranks: int | None = None,
     as_rank: int | None = None,
+    link: str | None = None,
     settings: Mapping[str, Setting] | None = None,
     options: Options | None = None,
     what_if: bool | None = None,
@@ -69,7 +70,7 @@ def predict(
     UsageError without a card, NoSuchDevice for an unknown one, DoesNotFit when an open batch size
     fits at no value, and the errors of `verbs.results`.
     """
-    request = CardRequest(gpu, gpu_memory, ranks, as_rank)
+    request = CardRequest(gpu, gpu_memory, ranks, as_rank, link)
     _require_card(request)
     sets = _sets(solve, grid, settings or {})
     began = start(argv, settings, options, "auto", request, takes_several=True, sets=sets)

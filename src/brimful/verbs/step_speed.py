@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from brimful.decide.loaders_seen import batches_per_step, mean_share
 from brimful.decide.speed.predicted import (
-    MACHINE_RANKS,
     is_of_a_fixed_total,
     predict_speed,
     rates_of,
@@ -130,8 +129,6 @@ def _left_out(result: TrialResult) -> list[str]:
     """What happens in a step and is not in its predicted time."""
     report = result.reports[0]
     notes = []
-    if report.world_size > MACHINE_RANKS:
-        notes.append(f"a network between machines: {report.world_size} ranks count as those of one")
     if report.worst_batch is not None and report.worst_batch.varies:
         if report.worst_batch.mean_samples is None:
             notes.append("this is for the largest batch there can be; ordinary ones are faster")

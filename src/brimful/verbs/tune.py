@@ -45,6 +45,7 @@ def tune(
     gpu_memory: str | None = None,
     ranks: int | None = None,
     as_rank: int | None = None,
+    link: str | None = None,
     device: str = "auto",
     objective: str | None = None,
     host_policy: str = "measured",
@@ -59,7 +60,9 @@ def tune(
     Raises UsageError where the command takes no batch size or ignores it, DoesNotFit when no batch
     size fits, and the errors of `verbs.results` when it does not train.
     """
-    began = start(argv, settings, options, device, CardRequest(gpu, gpu_memory, ranks, as_rank))
+    began = start(
+        argv, settings, options, device, CardRequest(gpu, gpu_memory, ranks, as_rank, link)
+    )
     if not takes(began.command) and not began.finds_places:
         raise commands.no_place_for_a_batch_size()
     if host_policy not in POLICIES:

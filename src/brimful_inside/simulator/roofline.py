@@ -48,7 +48,9 @@ class Kernel(NamedTuple):
     bytes: int  # read and written
     launches: int = 1  # kernels
     engine: int = 0  # who dispatches it: 0 the script, else one of the three above
-    shape: Tuple[int, ...] = ()  # of a product, of each launch: (batch, m, n, k); () for all else
+    # of a product, of each launch: (batch, m, n, k); of an exchange between machines: (ranks of it
+    # in each,); () for all else
+    shape: Tuple[int, ...] = ()
 
 
 class Rates(NamedTuple):
@@ -124,6 +126,8 @@ class Efficiency(NamedTuple):
     # assumed: 16 lanes of PCIe 3.0 carry 12 GB/s, of later ones twice and four times that
     pinned_bytes_per_s: float = 12e9
     peer_bytes_per_s: float = 12e9  # between cards, each way (assumed: 16 lanes of PCIe 3.0)
+    # of each card, to other machines (assumed: 200 Gb/s, as a DGX A100 has for each of its cards)
+    network_bytes_per_s: float = 25e9
     # assumed: memory that is not pinned goes through a buffer at half of that
     link_bytes_per_s: float = 6e9
 
@@ -173,7 +177,7 @@ def kernel_time(kernel: Kernel, rates: Rates, efficiency: Efficiency = DEFAULT) 
         rate = efficiency.link_bytes_per_s if kind == LINK else efficiency.pinned_bytes_per_s
         return Timed(start + kernel.bytes / rate, TRANSFER, start)
     if kind in (PEER, COLLECTIVE):
-        return Timed(start + kernel.bytes / efficiency.peer_bytes_per_s, LINKS, start)
+        return Timed(start + kernel.bytes / _exchange_rate(kernel, efficiency), LINKS, start)
     memory = kernel.bytes / (rates.bandwidth_bytes_per_s * efficiency.bandwidth)
     compute = 0.0
     if is_grouped(kernel):
@@ -184,6 +188,15 @@ def kernel_time(kernel: Kernel, rates: Rates, efficiency: Efficiency = DEFAULT) 
         compute = kernel.flops / (rates.peak(kind) * _attention_share(kernel, rates, efficiency))
     work, bound = (compute, COMPUTE) if compute > memory else (memory, BANDWIDTH)
     return Timed(start + work, bound if work > start else LAUNCHES, start)
+
+
+def _exchange_rate(kernel: Kernel, efficiency: Efficiency) -> float:
+    """Bytes per second of each card. Between machines NCCL's rings leave by the network of every
+    card that takes part (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md: the bus bandwidth is
+    that of the slowest link of a ring)."""
+    if not kernel.shape:
+        return efficiency.peer_bytes_per_s
+    return min(efficiency.peer_bytes_per_s, kernel.shape[0] * efficiency.network_bytes_per_s)
 
 
 def _attention_share(kernel: Kernel, rates: Rates, efficiency: Efficiency) -> float:

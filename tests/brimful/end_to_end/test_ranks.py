@@ -135,6 +135,26 @@ for _ in range(3):
 """
 
 
+GROUPED = ALONE.replace(
+    "for _ in range(3):",
+    "group = dist.new_group([0, 1]) if GROUP == 'machine' else None\nfor _ in range(3):",
+).replace("dist.all_reduce(weight.grad)", "dist.all_reduce(weight.grad, group=group)")
+
+
+@pytest.mark.parametrize("group", ["all", "machine"])
+def test_a_slower_network_makes_the_exchange_longer_that_goes_over_it(tmp_path, group):
+    command = python(script(tmp_path, GROUPED.replace("GROUP", repr(group))))
+
+    def exchange(link):
+        words = "--gpu", "h100:2x2", "--link", link, "--no-what-if", "--json"
+        return brimful(tmp_path, "predict", *words, *command, code=0).json["speed"]["exchange"]
+
+    fast, slow = exchange("400Gb"), exchange("1Gb")
+    assert "between machines 1Gb, as given" in slow["note"]
+    over_network = slow["value"] > 100 * fast["value"]
+    assert over_network is (group == "all") and (over_network or slow["value"] == fast["value"])
+
+
 def test_the_interval_of_a_rank_that_exchanges_with_others_is_that_of_several_ranks(tmp_path):
     words = "--gpu", "a100-40gb", "--ranks", "2", "--no-what-if", "--json"
     command = python(script(tmp_path, ALONE))

@@ -7,7 +7,7 @@ import pytest
 from brimful.command import parse
 from brimful.errors import NoSuchDevice, UsageError
 from brimful.measure.gpus import all_gpus, find_gpu
-from brimful.values import Device, TrialKind
+from brimful.values import Device, Source, TrialKind
 from brimful.verbs import devices
 from brimful.verbs.devices import CardRequest, Cards, choose, require_that_card
 from tests.brimful.measure.helper import REPORT
@@ -67,8 +67,44 @@ def test_the_number_of_cards_stands_behind_a_colon():
     assert (device.cards, device.label) == (3, "3 x t4 (imaginary)")
 
 
+def test_machines_stand_behind_the_cards_of_each_and_have_a_network():
+    (machines,) = cards("h100:8x4")
+    assert machines[1:] == (8, 32, 0)
+    network = machines.gpu.network_bytes_per_s
+    assert (network.value, network.source) == (50e9, Source.ASSUMED)
+    assert cards("a100-40gb:8x2")[0].gpu.network_bytes_per_s.value == 25e9
+    assert cards("h100:8", ranks=32)[0] == machines, "as a launcher would start so many"
+    given = cards("h100:8x4", link="100Gb", as_rank=31)[0]
+    assert given.as_rank == 31 and given.gpu.network_bytes_per_s.value == 12.5e9
+    device, _ = choose(parse(("python", "train.py")), "auto", machines)
+    assert device.label == "4 machines of 8 x h100 (imaginary)"
+    assert cards("h100:8x1")[0] == cards("h100:8")[0]
+    assert cards("h100:8")[0].gpu.network_bytes_per_s is None
+    assert [of.ranks for of in cards("h100:8,h100:8x2")] == [None, 16]
+
+
 @pytest.mark.parametrize(
-    "text", ["t4:", "t4:0", "t4:x", "t4:-1", "t4:65", "t4:3..2", "t4:0..2", "l4,t4:0"]
+    ("words", "more", "named"),
+    [
+        ("h100:8x4", {"ranks": 12}, "32 cards, and a rank has one"),
+        ("h100:8x4", {"as_rank": 32}, "counted from 0"),
+        ("h100:8", {"link": "400Gb"}, "the network between machines"),
+        ("h100:8x2", {"link": "0Gb"}, "in bits, as 400Gb"),
+        ("h100:8x2", {"link": "fast"}, "in bits, as 400Gb"),
+    ],
+)
+def test_machines_that_make_no_sense_are_refused(words, more, named):
+    with pytest.raises(UsageError) as error:
+        cards(words, **more)
+    assert named in f"{error.value.explanation} {error.value.suggestion}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    (
+        *("t4:", "t4:0", "t4:x", "t4:-1", "t4:65", "t4:3..2", "t4:0..2", "l4,t4:0"),
+        *("t4:8x", "t4:8x0", "t4:x8", "t4:1..8x2", "t4:8x-1"),
+    ),
 )
 def test_a_number_of_cards_that_makes_no_sense_is_refused(text):
     with pytest.raises(UsageError, match="cards"):

@@ -182,6 +182,20 @@ def test_exchange_takes_its_time_and_a_collective_only_what_later_kernels_do_not
 
 
 @pytest.mark.parametrize(
+    ("in_each", "rate"),
+    [((), "peer"), ((1,), "network"), ((2,), "two networks"), ((64,), "peer")],
+)
+def test_an_exchange_between_machines_goes_by_the_networks_of_all_cards_that_take_part(
+    in_each, rate
+):
+    efficiency = DEFAULT._replace(peer_bytes_per_s=300e9, network_bytes_per_s=25e9)
+    kernel = exchange("collective", 10_000_000)._replace(shape=in_each)
+    bytes_per_s = {"peer": 300e9, "network": 25e9, "two networks": 50e9}[rate]
+    timed = kernel_time(kernel, A100, efficiency)
+    assert timed.seconds - timed.start_s == pytest.approx(10_000_000 / bytes_per_s)
+
+
+@pytest.mark.parametrize(
     ("name", "ranks", "sent"),
     [
         ("allreduce_", 4, 1500),

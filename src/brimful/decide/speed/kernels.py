@@ -82,7 +82,7 @@ def _scaled(kernel: Kernel, batch_size: int, flops: float, nbytes: float) -> Ker
     factor, or the longer.
     """
     shape = list(kernel.shape)
-    if shape:
+    if len(shape) > 1:
         place = max((1, 3), key=lambda at: (shape[at] % max(1, batch_size) == 0, shape[at]))
         shape[place] = max(1, round(shape[place] * flops))
     return kernel._replace(

@@ -47,8 +47,6 @@ ASSUMED_ERROR = 0.5  # without evidence
 # (assumed: NCCL's rings reach 70 to 85 % in large messages; cards that exchange through the host's
 # memory, and small messages, half of that and less).
 LINKS_REACHED = (0.9, 0.7, 0.3)
-# more of them are on several machines, whose network nobody knows from here (assumed)
-MACHINE_RANKS = 8
 # What a network's products reach of what products of 8192 x 8192 do (assumed: 0.70 of the peak
 # against 0.80 to 0.85).
 OF_LARGE_SQUARES = 0.85
@@ -98,6 +96,8 @@ def efficiency_of(gpu: Gpu) -> Efficiency:
     )
     if gpu.peer_bytes_per_s is not None:
         efficiency = efficiency._replace(peer_bytes_per_s=gpu.peer_bytes_per_s.value)
+    if gpu.network_bytes_per_s is not None:
+        efficiency = efficiency._replace(network_bytes_per_s=gpu.network_bytes_per_s.value)
     if "dispatch_s" in reached:
         efficiency = efficiency.with_host(reached["dispatch_s"] / DEFAULT.plain_s)
     return efficiency
@@ -174,7 +174,10 @@ class _Clock:
         return timed
 
     def _reaching(self, share: float) -> Efficiency:
-        return self.efficiency._replace(peer_bytes_per_s=self.efficiency.peer_bytes_per_s * share)
+        return self.efficiency._replace(
+            peer_bytes_per_s=self.efficiency.peer_bytes_per_s * share,
+            network_bytes_per_s=self.efficiency.network_bytes_per_s * share,
+        )
 
 
 def predict_speed(
@@ -259,6 +262,8 @@ def _exchange(gpu: Gpu, steps: Sequence[Step]) -> Estimate | None:
         if gpu.peer_bytes_per_s
         else "PCIe 3.0 x16, assumed"
     )
+    if gpu.network_bytes_per_s is not None:
+        link += f"; between machines {gpu.network_bytes_per_s.note}"
     return Estimate(middle, Source.PREDICTED, fast, slow, link)
 
 

@@ -8,6 +8,7 @@ inputs (reduce_scatter) is flattened into one buffer for NCCL. A functional one 
 
 from __future__ import annotations
 
+import os
 import sys
 import weakref
 from collections import deque
@@ -121,9 +122,7 @@ def _collective(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any
         if isinstance(arg, torch.ScriptObject) and arg._type().name() == "ProcessGroup":  # pyright: ignore
             group = ProcessGroup.unbox(arg)
             _note_group(gpu, group)
-            _note_bytes(
-                gpu, name, args[1 if "reduce_scatter" in name else 0], group.size(), COLLECTIVE
-            )
+            _note_bytes(gpu, name, args[1 if "reduce_scatter" in name else 0], group, COLLECTIVE)
     if name in _FLATTENED:
         flat = sum(tensor.nbytes for tensor in tensors_in(args[_FLATTENED[name]]))
         gpu.ledger.pass_by((flat,), "c10d::%s (flattened)" % name)
@@ -135,12 +134,24 @@ def _collective(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any
     return work if len(returns) == 1 else (args[0], work)
 
 
-def _note_bytes(gpu: ImaginaryGpu, name: str, tensors: Any, ranks: int, kind: str) -> None:
+def _note_bytes(gpu: ImaginaryGpu, name: str, tensors: Any, group: Any, kind: str) -> None:
     """What a collective sends over the card's link. The reducer of DistributedDataParallel and
     FSDP's prefetching let c10d's run beside the kernels; a functional one's result is waited for at
     once."""
     nbytes = sum(tensor.nbytes for tensor in tensors_in(tensors))
-    gpu.exchanged("c10d::" + name, over_links(name, nbytes, ranks), (gpu.streams.target,), kind)
+    sent, cards = over_links(name, nbytes, group.size()), (gpu.streams.target,)
+    gpu.exchanged("c10d::" + name, sent, cards, kind, _in_each_machine(group))
+
+
+def _in_each_machine(group: Any) -> Tuple[int, ...]:
+    """(ranks of the group in this machine,) where it has others too."""
+    per_machine = int(os.environ.get("LOCAL_WORLD_SIZE") or 0)
+    if not per_machine or group.size() < 2:
+        return ()
+    ranks = c10d.get_process_group_ranks(_resolve_process_group(group.group_name))
+    machine = c10d.get_rank() // per_machine
+    here = sum(rank // per_machine == machine for rank in ranks)
+    return (here,) if here < len(ranks) else ()
 
 
 def _keep_what_is_known(gpu: ImaginaryGpu, name: str, args: Tuple) -> None:
@@ -221,7 +232,7 @@ def _note_functional(gpu: ImaginaryGpu, func: Any, args: Tuple, made: Any) -> No
         group = _resolve_process_group(cast(Any, args[-1]))
         _note_group(gpu, group)
         name = func._schema.name.split("::")[-1]
-        _note_bytes(gpu, name, made if "gather" in name else args[0], group.size(), PEER)
+        _note_bytes(gpu, name, made if "gather" in name else args[0], group, PEER)
 
 
 def _shard_dim_alltoall(
@@ -230,12 +241,13 @@ def _shard_dim_alltoall(
     """From a shard of one dimension to a shard of another: the input's chunks are put one behind
     the other first."""
     tensor, gather_dim, shard_dim, name = args[:4]
-    ranks = _resolve_process_group(name).size()
+    group = _resolve_process_group(name)
+    ranks = group.size()
     shape = list(tensor.shape)
     shape[gather_dim] *= ranks
     shape[shard_dim] //= ranks
     gpu.ledger.pass_by((tensor.nbytes, tensor.nbytes), "_dtensor::shard_dim_alltoall")
-    _note_bytes(gpu, "alltoall", tensor, ranks, PEER)
+    _note_bytes(gpu, "alltoall", tensor, group, PEER)
     return empty(shape, tensor.dtype)
 
 

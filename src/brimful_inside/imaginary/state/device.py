@@ -346,10 +346,17 @@ class ImaginaryGpu:
     def clock(self) -> Clock:
         return self.clocks[self.streams.target]
 
-    def exchanged(self, op: str, nbytes: float, cards: Iterable[int], kind: str = PEER) -> None:
-        """So many bytes go over the link of each of these cards."""
+    def exchanged(
+        self,
+        op: str,
+        nbytes: float,
+        cards: Iterable[int],
+        kind: str = PEER,
+        shape: Tuple[int, ...] = (),
+    ) -> None:
+        """So many bytes go over the link of each of these cards. `shape`: of the kernel."""
         for index in cards if nbytes else ():
-            self.clocks[index].add(op, kind, 0, int(nbytes))
+            self.clocks[index].add(op, kind, 0, int(nbytes), 1, shape)
 
     def index_of_tensor(self, tensor: Tensor) -> Optional[int]:
         """The card that a tensor on the meta device is on; None for the script's own meta
