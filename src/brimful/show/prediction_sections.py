@@ -371,7 +371,16 @@ def speed_sentence(speed: PredictedSpeed) -> str:
     exchange, not_counted = speed.exchange, not_counted_text(speed)
     alone = f"; without {not_counted}" if not_counted else ""
     if exchange is not None:
-        alone = f"; exchange between cards {seconds_text(exchange.value)}, over {exchange.note}"
+        waited = speed.step_s.value * speed.bound_by.get("links", 0.0)
+        hidden = exchange.value - waited
+        shares = (
+            f" ({seconds_text(hidden)} hidden behind computation)"
+            if hidden > 0.01 * exchange.value
+            else ""
+        )
+        alone = (
+            f"; exchange between cards {seconds_text(exchange.value)}{shares}, over {exchange.note}"
+        )
     if (rate := speed.samples_per_s) is not None:
         parts = [
             f"About {speed_text(rate.value)} samples/s{at} (predicted, {speed_text(rate.low)} to "

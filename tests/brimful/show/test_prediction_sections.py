@@ -58,7 +58,11 @@ def test_the_speed_says_level_interval_knee_and_what_binds() -> None:
     assert "; without communication between 64 ranks)" in speed_sentence(speed(ranks=64))
     exchange = Estimate(0.0275, Source.PREDICTED, 0.0214, 0.0641, "PCIe 4.0")
     counted = speed(ranks=3, exchange=exchange)
-    assert "; exchange between cards 27.5 ms, over PCIe 4.0)" in speed_sentence(counted)
+    hidden = "(27.5 ms hidden behind computation)"
+    assert f"; exchange between cards 27.5 ms {hidden}, over PCIe 4.0)" in speed_sentence(counted)
+    shares = {"links": exchange.value / counted.step_s.value}
+    waits = replace(counted, bound_by=shares)
+    assert "; exchange between cards 27.5 ms, over PCIe 4.0)" in speed_sentence(waits)
     assert dict(speed_rows(counted))["between cards"].interval == "21.4 to 64.1 ms"
     assert speed_sentence(speed(samples_per_s=None, curve=())).startswith(
         "About 5.03 ms a step at 3,000 (predicted)"
