@@ -22,6 +22,7 @@ from brimful.record import record_home
 from brimful.units import counted, format_bytes
 from brimful.values import Calibration, Command, Diagnostic, Machine
 from brimful.verbs import devices
+from brimful.verbs.results import OLDEST_TORCH
 
 SCRIPT = Path(brimful_inside.__file__).parent / "calibration.py"
 TIME_LIMIT_S = 300.0  # of a calibration
@@ -69,7 +70,7 @@ def _about_torch(interpreter: str, version: str | None) -> Iterator[Diagnostic]:
             "trials run in the Python of your command, which needs torch",
             "activate the environment of your script before calling brimful",
         )
-    elif accelerators.is_older(version, (2, 6)):
+    elif accelerators.is_older(version, OLDEST_TORCH):
         yield Diagnostic(
             "old-torch",
             f"torch {version} in {interpreter}",

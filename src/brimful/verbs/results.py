@@ -18,6 +18,7 @@ from brimful.errors import (
     Unsupported,
     UsageError,
 )
+from brimful.measure import accelerators
 from brimful.measure.trial import failure_text
 from brimful.outcomes import EXHAUSTED, OUT_OF_MEMORY, remedy
 from brimful.units import counted, format_duration
@@ -26,6 +27,7 @@ from brimful.verbs.session import Session
 from brimful_inside.wire import CANNOT_RUN
 
 PHASES = ("train", "eval")
+OLDEST_TORCH = 2, 6
 #: Whose error it is: who raised it, and what to do, where it is not the script's.
 _RAISED_BY = {
     "refused": ("the command cannot be tried as it is, and ended", "start it as this says"),
@@ -99,6 +101,20 @@ def error_of(session: Session, result: TrialResult) -> BrimfulError:
         result.notes,
     )
     logs = f"its output is in {session.folder / result.folder}"
+    torch = next((report.torch_version for report in result.reports), None)
+    if (
+        result.trial.device.kind == "imaginary"
+        and outcome in (Outcome.CRASHED, Outcome.UNSUPPORTED)
+        and torch is not None
+        and accelerators.is_older(torch, OLDEST_TORCH)
+    ):
+        return CommandFailed(
+            f"torch {torch} is older than 2.6, the oldest release that brimful models a card for",
+            f"{_last_line(text)}; {logs}",
+            "use a newer torch in the environment of the script, or audit and tune it on a real "
+            "card",
+            text,
+        )
     if outcome is Outcome.PROBE_NOT_LOADED:
         if not notes:
             return ProbeNotLoaded()

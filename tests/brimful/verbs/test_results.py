@@ -19,6 +19,7 @@ def error(
     message="shapes differ",
     approximations=None,
     outcome=Outcome.CRASHED,
+    torch="2.13.0",
     **more,
 ) -> BrimfulError:
     """What `audit` raises where its trial failed so."""
@@ -28,6 +29,7 @@ def error(
     world = reporting(
         lambda result: replace(result, outcome=outcome, failure=failure, exit_code=1),
         approximations=approximations or {},
+        torch_version=torch,
     )
     with pytest.raises(BrimfulError) as raised:
         work(world, audit, ("my-train", "--batch-size", "64"), **where)
@@ -75,6 +77,23 @@ def test_what_the_imaginary_card_cannot_run_is_said_once_with_its_place():
         other == "the imaginary GPU does not have what the script called at train.py:7 in main: "
         "fbgemm needs a real card"
     )
+
+
+@pytest.mark.parametrize(
+    ("torch", "outcome", "where", "older"),
+    [
+        ("2.5.1+cu124", Outcome.CRASHED, ON_A_CARD, True),
+        ("2.4.0", Outcome.UNSUPPORTED, ON_A_CARD, True),
+        ("2.6.0", Outcome.CRASHED, ON_A_CARD, False),
+        ("2.5.1", Outcome.OUT_OF_DEVICE_MEMORY, ON_A_CARD, False),
+        ("2.5.1", Outcome.CRASHED, ON_THE_CPU, False),
+    ],
+)
+def test_where_an_old_torch_fails_on_an_imaginary_card_its_age_is_what_is_said(
+    torch, outcome, where, older
+):
+    problem = error(where, torch=torch, outcome=outcome).problem
+    assert older is problem.startswith(f"torch {torch} is older than 2.6, the oldest release")
 
 
 def test_an_operation_of_the_card_is_blamed_where_shapes_were_upper_bounds():
