@@ -288,6 +288,9 @@ def test_a_command_that_outlived_brimful_is_named(cuts, tmp_path, monkeypatch):
     }
     with subprocess.Popen(["sleep", "60"], env=variables) as orphan:
         try:
+            # Popen returns a moment before Linux shows the environment of what it started.
+            while not Path(f"/proc/{orphan.pid}/environ").read_bytes():
+                time.sleep(0.01)
             with pytest.raises(UsageError, match=f"processes still run: {orphan.pid}"):
                 cuts.again("{resume}")
         finally:
