@@ -371,8 +371,7 @@ def speed_sentence(speed: PredictedSpeed) -> str:
     exchange, not_counted = speed.exchange, not_counted_text(speed)
     alone = f"; without {not_counted}" if not_counted else ""
     if exchange is not None:
-        waited = speed.step_s.value * speed.bound_by.get("links", 0.0)
-        hidden = exchange.value - waited
+        hidden = exchange.value - speed.exposed.value if speed.exposed is not None else 0.0
         shares = (
             f" ({seconds_text(hidden)} hidden behind computation)"
             if hidden > 0.01 * exchange.value
@@ -408,6 +407,8 @@ def speed_rows(speed: PredictedSpeed) -> list[tuple[str, Cell]]:
         rows.append(("knee", Cell(text, Source.PREDICTED, interval, note)))
     if speed.exchange is not None:
         rows.append(("between cards", seconds_cell(speed.exchange)))
+    if speed.exposed is not None:
+        rows.append(("not hidden by computation", seconds_cell(speed.exposed)))
     bounds = [
         f"{BOUNDS.get(name, name)} {share_text(share)}"
         for name, share in _largest_first(speed.bound_by)

@@ -77,7 +77,7 @@ def which_table(prediction: Prediction) -> Table:
         Column("card", whole=True),
         *(Column(name, right=True, whole=True) for name in names),
     )
-    idle = ", ".join(f"{answer.gpu.key}:{answer.cards}" for answer in which if answer.unused)
+    idle = ", ".join(answer.label for answer in which if answer.unused)
     notes = [_HOW, _TRACED if prediction.solved is None else _SOLVED % prediction.solved.name]
     notes += [_LOADING] if any(answer.slow_loading for answer in which) else []
     notes += filter(None, [no_speed_text(prediction)])
@@ -87,10 +87,8 @@ def which_table(prediction: Prediction) -> Table:
 
 
 def _row(answer: CardAnswer) -> tuple[Cell, ...]:
-    name = answer.gpu.key if answer.cards == 1 else f"{answer.gpu.key}:{answer.cards}"
-
     return (
-        Cell(name, tone="strong"),
+        Cell(answer.label, tone="strong"),
         _FITS[answer.verdict],
         ABSENT if answer.peak is None else Cell(f"{answer.peak.device_bytes / GIB:.3g}"),
         Cell(count_text(answer.largest_batch_size if answer.solved is None else answer.solved)),

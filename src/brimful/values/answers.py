@@ -163,7 +163,7 @@ class WhatIf:
 
 @dataclass(frozen=True)
 class CardAnswer:
-    """One card of several that were asked about, or so many of it in a machine."""
+    """One card of several that were asked about, or so many of it in one machine or several."""
 
     gpu: Gpu
     cards: int
@@ -181,6 +181,15 @@ class CardAnswer:
     epoch_price: Estimate | None = None  # US dollars
     problem: str = ""  # why the command fails there
     unused: int = 0  # of its cards, those that the command does not use
+    machines: int = 1  # that these cards are in
+
+    @property
+    def label(self) -> str:
+        """ "h100:8x4": as `--gpu` takes it."""
+        each = self.cards // self.machines
+        if self.machines > 1:
+            return f"{self.gpu.key}:{each}x{self.machines}"
+        return self.gpu.key if each == 1 else f"{self.gpu.key}:{each}"
 
 
 @dataclass(frozen=True)

@@ -170,6 +170,8 @@ class PredictedSpeed:
     ranks: int = 1
     # seconds of it between cards, hidden ones too; the note names the link. None: none seen
     exchange: Estimate | None = None
+    # of these, the seconds in which the card computes nothing; None likewise
+    exposed: Estimate | None = None
 
     @property
     def still_rises(self) -> bool:

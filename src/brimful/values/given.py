@@ -159,6 +159,11 @@ class Device:
     ranks: int | None = None
     as_rank: int | None = None  # which one
 
+    @property
+    def machines(self) -> int:
+        """That so many ranks take, one on each card."""
+        return -(-(self.ranks or 1) // self.cards)
+
 
 @dataclass(frozen=True)
 class Budget:

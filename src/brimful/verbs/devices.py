@@ -15,7 +15,7 @@ from brimful.errors import NoSuchDevice, UsageError
 from brimful.measure import accelerators, host
 from brimful.measure.gpus import all_gpus, custom_gpu, find_gpu, loaded_at_once, others_named
 from brimful.measure.gpus.calibrations import calibrated, find_calibrated
-from brimful.units import format_bytes, parse_budget, parse_link
+from brimful.units import counted, format_bytes, parse_budget, parse_link
 from brimful.values import (
     Budget,
     Command,
@@ -35,6 +35,9 @@ ALL = "all"  # cards of the catalogue
 _KINDS = ("cuda", "gpu", "xpu", "mps")  # what PyTorch's users call an accelerator
 _LEAST_BUDGET = 1 << 20
 _BARE = re.compile(r"python(3(\.\d+)?)?")
+# of a machine where only ranks are named (assumed: so many have the servers that are rented for
+# trainings over several machines)
+MACHINE_CARDS = 8
 MOST_CARDS = 64  # of one machine; PyTorch is compiled for 120 (c10/cuda/CUDAMacros.h)
 
 
@@ -85,7 +88,7 @@ def cards(request: CardRequest, home: Path | None = None) -> tuple[Cards, ...]:
             kinds = [calibrated(kind, home) for kind in all_gpus()]
         else:
             kinds = [find_calibrated(name, home) if gpu else custom_gpu(name)]
-        for kind, count in product(kinds, counts):
+        for kind, count in product(kinds, counts or (_in_each(ranks),)):
             wanted = count * machines if machines > 1 and ranks is None else ranks
             _require_sensible_ranks(replace(request, ranks=wanted), count * machines, machines)
             as_rank = None if wanted is None else request.as_rank or 0
@@ -114,24 +117,41 @@ def _with_network(gpu: Gpu, link: str | None) -> Gpu:
     return replace(gpu, network_bytes_per_s=network)
 
 
+def _in_each(ranks: int | None) -> int:
+    """Cards of a machine where nobody named their number."""
+    return min(ranks or 1, MACHINE_CARDS)
+
+
 def which_was_taken(request: CardRequest) -> list[Diagnostic]:
-    """What a name of several cards was taken to be."""
-    names = {part.strip().partition(":")[0] for part in (request.gpu or "").split(",")}
+    """What a name of several cards was taken to be, and ranks without a number of cards."""
+    parts = [part.strip() for part in request.names.split(",")]
+    ranks, each = request.ranks, _in_each(request.ranks)
+    machines = -(-(ranks or 1) // each)
     return [
+        Diagnostic(
+            "machines-assumed",
+            f"{ranks} ranks, and nobody said how many cards of {name} a machine has",
+            f"{counted(machines, 'machine')} of {counted(each, 'card')} assumed, and a rank on "
+            "each card",
+            f"name them as cards x machines: {name}:{each}x{machines}",
+        )
+        for name in dict.fromkeys(parts)
+        if ranks and ranks > 1 and ":" not in name
+    ] + [
         Diagnostic(
             "which-card",
             f"{name} is taken to be {(taken := find_gpu(name)).key} ({taken.name})",
             f"the catalogue also has {', '.join(others)}",
             f"name the one you mean: --gpu {others[0]}",
         )
-        for name in sorted(names)
+        for name in sorted({part.partition(":")[0] for part in parts if request.gpu})
         if (others := others_named(name))
     ]
 
 
-def _counted(part: str, names: str) -> tuple[str, range, int]:
-    """A card's name, the numbers of them that are asked about ("a100-40gb:1..4"), and the machines
-    that have as many ("h100:8x4").
+def _counted(part: str, names: str) -> tuple[str, range | None, int]:
+    """A card's name, the numbers of them that are asked about ("a100-40gb:1..4"; None: none was
+    named), and the machines that have as many ("h100:8x4").
     """
     name, colon, number = part.partition(":")
     number, times, machines = number.partition("x")
@@ -152,7 +172,8 @@ def _counted(part: str, names: str) -> tuple[str, range, int]:
             f"write their number behind the colon, as in {name}:8, or the first and the last: "
             f"{name}:1..8; of several machines {name}:8x4",
         )
-    return name, range(int(ends[0]), int(ends[1]) + 1), int(machines or 1)
+    counts = range(int(ends[0]), int(ends[1]) + 1) if colon else None
+    return name, counts, int(machines or 1)
 
 
 def _require_sensible_ranks(request: CardRequest, cards: int, machines: int) -> None:
@@ -160,7 +181,7 @@ def _require_sensible_ranks(request: CardRequest, cards: int, machines: int) -> 
     ranks, as_rank = request.ranks, request.as_rank
     if machines > 1 and ranks != cards:
         raise UsageError(
-            f"--gpu {request.gpu} --ranks {ranks}",
+            f"{request.names} with --ranks {ranks}",
             f"{machines} machines have {cards} cards, and a rank has one",
             "leave out --ranks",
         )
@@ -195,10 +216,9 @@ def choose(
         loading = {**os.environ, **command.environment}.get("CUDA_MODULE_LOADING", "")
         gpu = loaded_at_once(cards.gpu) if loading.upper() == "EAGER" else cards.gpu
         name = gpu.key if cards.count == 1 else f"{cards.count} x {gpu.key}"
-        machines = -(-(cards.ranks or 1) // cards.count)
-        name = f"{machines} machines of {name}" if machines > 1 else name
-        label = f"{name} (imaginary)"
-        return Device("imaginary", label, gpu, cards.count, cards.ranks, cards.as_rank), None
+        chosen = Device("imaginary", "", gpu, cards.count, cards.ranks, cards.as_rank)
+        name = f"{chosen.machines} machines of {name}" if chosen.machines > 1 else name
+        return replace(chosen, label=f"{name} (imaginary)"), None
     device = "accelerator" if device in _KINDS else device
     if device not in ("auto", "cpu", "accelerator"):
         raise UsageError(

@@ -39,6 +39,7 @@ from brimful.values import (
     Diagnostic,
     Estimate,
     Gpu,
+    PeakEstimate,
     Source,
     Verdict,
 )
@@ -115,7 +116,7 @@ def _groups(session: Session, began: Start, noted: list[Diagnostic]) -> Iterator
         device, budget = max(
             left, key=lambda pair: (pair[0].cards, _gpu(pair[0]).total_bytes.value)
         )
-        same = [pair for pair in left if pair[0].cards == device.cards]
+        same = [pair for pair in left if _around(pair[0]) == _around(device)]
         capabilities = {_gpu(other).capability for other, _ in same}
         others = tuple(sorted(capabilities - {_gpu(device).capability}))
         view = view_of(
@@ -182,9 +183,8 @@ def _line(
     view: CardView, group: _Group, samples: int | None, per_hour: Mapping[str, Estimate]
 ) -> CardAnswer:
     """A card by the traces of its group."""
-    gpu, count = _gpu(view.device), view.device.ranks or view.device.cards
     if group.problem:
-        return CardAnswer(gpu, count, None, group.asked, problem=group.problem)
+        return _answer(view, None, batch_size=group.asked, problem=group.problem)
     size, trials, extrapolated = None, view.trials, Extrapolated(None, None, None)
     if group.shown is None:
         replayer = view.replayer(None)
@@ -204,7 +204,7 @@ def _line(
         replayer = _replayer(view, extrapolated, size)
     verdict = Verdict.DOES_NOT_FIT if replayer is None else view.card.verdict(replayer)
     peak = None if replayer is None else view.card.peak(replayer)
-    line = CardAnswer(view.gpu, count, verdict, size, peak)
+    line = _answer(view, verdict, batch_size=size, peak=peak)
     line = _with_sizes(line, view, size, extrapolated.largest_batch_size)
     caps = (size, trials.dataset_length(), extrapolated.loader_cap)
     at = min(cap for cap in caps if cap is not None) if size is not None else None
@@ -215,7 +215,7 @@ def _searched(
     view: CardView, group: _Group, samples: int | None, per_hour: Mapping[str, Estimate]
 ) -> CardAnswer:
     """A card that is searched by itself."""
-    line = CardAnswer(view.gpu, view.device.ranks or view.device.cards, Verdict.DOES_NOT_FIT, None)
+    line = _answer(view, Verdict.DOES_NOT_FIT)
     try:
         answer = by_search(view, group.has_a_place, group.asked)
     except DoesNotFit:
@@ -341,6 +341,25 @@ def _order(line: CardAnswer) -> tuple[float, ...]:
         -rate,
         line.gpu.total_bytes.value * line.cards,
     )
+
+
+def _answer(
+    view: CardView,
+    verdict: Verdict | None,
+    batch_size: int | None = None,
+    peak: PeakEstimate | None = None,
+    problem: str = "",
+) -> CardAnswer:
+    """With all cards of all machines: a machine is paid for as a whole."""
+    device, machines = view.device, view.device.machines
+    gpu = view.gpu if verdict is not None else _gpu(device)
+    count = device.cards * machines
+    return CardAnswer(gpu, count, verdict, batch_size, peak, problem=problem, machines=machines)
+
+
+def _around(device: Device) -> tuple[int, int | None]:
+    """What a rank finds around it: other numbers of cards or ranks make another trace."""
+    return device.cards, device.ranks
 
 
 def _gpu(device: Device) -> Gpu:

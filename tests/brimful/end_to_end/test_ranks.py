@@ -135,6 +135,24 @@ for _ in range(3):
 """
 
 
+WHICH = """
+import argparse, torch, torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch-size", type=int, default=8)
+size = parser.parse_args().batch_size
+dist.init_process_group("nccl")
+model = nn.parallel.DistributedDataParallel(nn.Linear(1024, 1024).cuda())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+dataset = TensorDataset(torch.randn(4096, 1024))
+for (inputs,) in DataLoader(dataset, size, sampler=DistributedSampler(dataset)):
+    model(inputs.cuda()).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
 GROUPED = ALONE.replace(
     "for _ in range(3):",
     "group = dist.new_group([0, 1]) if GROUP == 'machine' else None\nfor _ in range(3):",
@@ -153,6 +171,83 @@ def test_a_slower_network_makes_the_exchange_longer_that_goes_over_it(tmp_path, 
     assert "between machines 1Gb, as given" in slow["note"]
     over_network = slow["value"] > 100 * fast["value"]
     assert over_network is (group == "all") and (over_network or slow["value"] == fast["value"])
+
+
+DDP = """
+import torch, torch.distributed as dist
+from torch import nn
+dist.init_process_group("nccl")
+layers = [nn.Linear(4096, 4096) for _ in range(6)]
+model = nn.parallel.DistributedDataParallel(nn.Sequential(*layers).cuda())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    model(torch.randn(4096, 4096, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_over_a_slower_network_a_step_is_longer_and_less_of_its_exchange_is_hidden(tmp_path):
+    command = python(script(tmp_path, DDP))
+
+    def speed(*cards):
+        words = "--gpu", *cards, "--no-what-if", "--json"
+        return brimful(tmp_path, "predict", *words, *command, code=0).json["speed"]
+
+    fast, middle, slow = (speed("h100:8x8", "--link", link) for link in ("400Gb", "40Gb", "1GB/s"))
+    steps = [speed["step_s"]["value"] for speed in (fast, middle, slow)]
+    assert fast["exposed"]["value"] < 0.5 * fast["exchange"]["value"], "backward hides the rest"
+    assert steps == sorted(steps) and steps[2] > 2 * steps[0]
+    shares = [s["exposed"]["value"] / s["exchange"]["value"] for s in (fast, middle, slow)]
+    assert shares == sorted(shares) and shares[0] < shares[1] < shares[2] < 1
+    one = speed("h100:8", "--ranks", "8")
+    assert one["exchange"]["note"] == "NVLink"
+    assert one["exchange"]["value"] <= fast["exchange"]["value"]
+
+
+PAIRS = """
+import torch, torch.distributed as dist
+dist.init_process_group("nccl")
+weight = torch.zeros(1 << 24, device="cuda", requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for _ in range(3):
+    weight.sum().backward()
+    CALL
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "bytes_by_network"),
+    [
+        ("dist.send(weight.grad, 1)", 0),
+        ("dist.send(weight.grad, 2)", 1 << 26),
+        ("dist.all_to_all_single(torch.empty_like(weight), weight.grad)", 1 << 25),
+        ("dist.all_reduce(weight.grad)", 3 << 24),
+    ],
+)
+def test_what_a_card_sends_by_itself_leaves_by_its_own_network_and_rings_by_all(
+    tmp_path, call, bytes_by_network
+):
+    command = python(script(tmp_path, PAIRS.replace("CALL", call)))
+    words = "--gpu", "h100:2x2", "--link", "8Gb", "--no-what-if", "--json"
+    speed = brimful(tmp_path, "predict", *words, *command, code=0).json["speed"]
+    seconds = bytes_by_network / 1e9 / 0.7 or (1 << 26) / 450e9 / 0.7
+    assert speed["exchange"]["value"] == pytest.approx(seconds, rel=0.02)
+
+
+def test_numbers_of_machines_are_compared_each_by_a_trace_of_its_own(tmp_path):
+    words = "--gpu", "h100:8x2,h100:8x4", "--link", "10Gb", "--no-what-if"
+    command = python(script(tmp_path, WHICH), "--batch-size", 16)
+    done = brimful(tmp_path, "predict", *words, "--json", *command, code=0)
+    which = {line["machines"]: line for line in done.json["which"]}
+    assert {machines: line["cards"] for machines, line in which.items()} == {2: 16, 4: 32}
+    prices = [which[machines]["price_per_h"]["value"] for machines in (2, 4)]
+    assert prices[1] == pytest.approx(2 * prices[0])
+    rates = [which[machines]["samples_per_s"]["value"] for machines in (2, 4)]
+    assert 1.5 * rates[0] < rates[1] < 2 * rates[0], "more ranks, and a longer ring"
+    text = brimful(tmp_path, "predict", *words, *command, code=0).out
+    assert "h100:8x2" in text and "h100:8x4" in text
 
 
 def test_the_interval_of_a_rank_that_exchanges_with_others_is_that_of_several_ranks(tmp_path):

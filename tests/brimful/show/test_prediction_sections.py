@@ -57,11 +57,13 @@ def test_the_speed_says_level_interval_knee_and_what_binds() -> None:
     )
     assert "; without communication between 64 ranks)" in speed_sentence(speed(ranks=64))
     exchange = Estimate(0.0275, Source.PREDICTED, 0.0214, 0.0641, "PCIe 4.0")
-    counted = speed(ranks=3, exchange=exchange)
-    hidden = "(27.5 ms hidden behind computation)"
+    exposed = Estimate(0.0075, Source.PREDICTED, 0.0, 0.0641)
+    counted = speed(ranks=3, exchange=exchange, exposed=exposed)
+    hidden = "(20.0 ms hidden behind computation)"
     assert f"; exchange between cards 27.5 ms {hidden}, over PCIe 4.0)" in speed_sentence(counted)
-    shares = {"links": exchange.value / counted.step_s.value}
-    waits = replace(counted, bound_by=shares)
+    row = dict(speed_rows(counted))["not hidden by computation"]
+    assert (row.text, row.interval) == ("7.50 ms", "0 to 64.1 ms")
+    waits = replace(counted, exposed=exchange)
     assert "; exchange between cards 27.5 ms, over PCIe 4.0)" in speed_sentence(waits)
     assert dict(speed_rows(counted))["between cards"].interval == "21.4 to 64.1 ms"
     assert speed_sentence(speed(samples_per_s=None, curve=())).startswith(

@@ -84,6 +84,24 @@ def test_machines_stand_behind_the_cards_of_each_and_have_a_network():
 
 
 @pytest.mark.parametrize(
+    ("ranks", "count", "machines"), [(1, 1, 1), (4, 4, 1), (8, 8, 1), (12, 8, 2), (64, 8, 8)]
+)
+def test_ranks_without_a_number_of_cards_are_on_machines_of_eight_and_that_is_said(
+    ranks, count, machines
+):
+    (assumed,) = cards("h100", ranks=ranks)
+    assert (assumed.count, assumed.ranks) == (count, ranks)
+    assert choose(parse(("python", "t.py")), "auto", assumed)[0].machines == machines
+    assert (assumed.gpu.network_bytes_per_s is not None) is (machines > 1)
+    notes = devices.which_was_taken(CardRequest("h100", ranks=ranks))
+    assert [note.code for note in notes] == ["machines-assumed"] * (ranks > 1)
+    assert all(f"h100:{count}x{machines}" in note.suggestion for note in notes)
+    named = CardRequest(f"h100:{count}", ranks=ranks)
+    assert devices.which_was_taken(named) == [] and devices.cards(named) == (assumed,)
+    assert cards("h100:1", ranks=ranks)[0].count == 1, "as it was named"
+
+
+@pytest.mark.parametrize(
     ("words", "more", "named"),
     [
         ("h100:8x4", {"ranks": 12}, "32 cards, and a rank has one"),

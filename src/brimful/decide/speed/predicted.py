@@ -21,6 +21,7 @@ from brimful.values import Estimate, Gpu, KernelShare, Point, PredictedSpeed, So
 from brimful_inside.simulator.roofline import (
     COLLECTIVE,
     DEFAULT,
+    LINKS,
     PEER,
     SYNC,
     Efficiency,
@@ -231,6 +232,7 @@ def predict_speed(
         notes=notes,
         ranks=ranks,
         exchange=_exchange(gpu, steps),
+        exposed=_exposed(steps),
     )
 
 
@@ -265,6 +267,16 @@ def _exchange(gpu: Gpu, steps: Sequence[Step]) -> Estimate | None:
     if gpu.network_bytes_per_s is not None:
         link += f"; between machines {gpu.network_bytes_per_s.note}"
     return Estimate(middle, Source.PREDICTED, fast, slow, link)
+
+
+def _exposed(steps: Sequence[Step]) -> Estimate | None:
+    """Seconds of that exchange in which the card computes nothing; None where cards exchange
+    nothing. A faster host hides less, so either end may come from any of the steps.
+    """
+    seconds = [step.shares[LINKS] for step in steps]
+    if not steps[1].links_s:
+        return None
+    return Estimate(seconds[1], Source.PREDICTED, min(seconds), max(seconds))
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,8 @@ def _collective(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any
         if isinstance(arg, torch.ScriptObject) and arg._type().name() == "ProcessGroup":  # pyright: ignore
             group = ProcessGroup.unbox(arg)
             _note_group(gpu, group)
-            _note_bytes(gpu, name, args[1 if "reduce_scatter" in name else 0], group, COLLECTIVE)
+            tensors, other = args[1 if "reduce_scatter" in name else 0], _other(name, args[2:])
+            _note_bytes(gpu, name, tensors, group, COLLECTIVE, other)
     if name in _FLATTENED:
         flat = sum(tensor.nbytes for tensor in tensors_in(args[_FLATTENED[name]]))
         gpu.ledger.pass_by((flat,), "c10d::%s (flattened)" % name)
@@ -134,24 +135,35 @@ def _collective(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any
     return work if len(returns) == 1 else (args[0], work)
 
 
-def _note_bytes(gpu: ImaginaryGpu, name: str, tensors: Any, group: Any, kind: str) -> None:
-    """What a collective sends over the card's link. The reducer of DistributedDataParallel and
-    FSDP's prefetching let c10d's run beside the kernels; a functional one's result is waited for at
-    once."""
+def _other(name: str, args: Sequence[Any]) -> Optional[int]:
+    """The one rank of the group that a send goes to or comes from; None for a collective."""
+    return args[0] if name in ("send", "recv_", "isend", "irecv") else None
+
+
+def _note_bytes(
+    gpu: ImaginaryGpu, name: str, tensors: Any, group: Any, kind: str, other: Optional[int] = None
+) -> None:
+    """What a collective sends over the card's link, or one rank to the `other` of the group. The
+    reducer of DistributedDataParallel and FSDP's prefetching let c10d's run beside the kernels; a
+    functional one's result is waited for at once."""
     nbytes = sum(tensor.nbytes for tensor in tensors_in(tensors))
-    sent, cards = over_links(name, nbytes, group.size()), (gpu.streams.target,)
-    gpu.exchanged("c10d::" + name, sent, cards, kind, _in_each_machine(group))
+    ranks, here = _ranks_here(group, other)
+    sent, shape = over_links(name, nbytes, ranks), (here,) if here < ranks else ()
+    if shape and "alltoall" in name.replace("_", ""):
+        # no ring: what each card has for those elsewhere leaves by its own network
+        sent, shape = nbytes * (ranks - here) / ranks, (1,)
+    gpu.exchanged("c10d::" + name, sent, (gpu.streams.target,), kind, shape)
 
 
-def _in_each_machine(group: Any) -> Tuple[int, ...]:
-    """(ranks of the group in this machine,) where it has others too."""
+def _ranks_here(group: Any, other: Optional[int]) -> Tuple[int, int]:
+    """How many ranks exchange, and how many of them are in this machine. `other`: with it alone."""
     per_machine = int(os.environ.get("LOCAL_WORLD_SIZE") or 0)
     if not per_machine or group.size() < 2:
-        return ()
+        return group.size(), group.size()
+    rank = c10d.get_rank()
     ranks = c10d.get_process_group_ranks(_resolve_process_group(group.group_name))
-    machine = c10d.get_rank() // per_machine
-    here = sum(rank // per_machine == machine for rank in ranks)
-    return (here,) if here < len(ranks) else ()
+    ranks = ranks if other is None else [rank, ranks[other]]
+    return len(ranks), sum(each // per_machine == rank // per_machine for each in ranks)
 
 
 def _keep_what_is_known(gpu: ImaginaryGpu, name: str, args: Tuple) -> None:
@@ -232,7 +244,8 @@ def _note_functional(gpu: ImaginaryGpu, func: Any, args: Tuple, made: Any) -> No
         group = _resolve_process_group(cast(Any, args[-1]))
         _note_group(gpu, group)
         name = func._schema.name.split("::")[-1]
-        _note_bytes(gpu, name, made if "gather" in name else args[0], group, PEER)
+        tensors = made if "gather" in name else args[0]
+        _note_bytes(gpu, name, tensors, group, PEER, _other(name, args[1:]))
 
 
 def _shard_dim_alltoall(

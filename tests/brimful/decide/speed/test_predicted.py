@@ -122,6 +122,7 @@ def test_exchange_between_cards_is_in_the_step_by_the_link_of_the_card_with_an_i
         plain.step_s.value + by_pcie.exchange.value, rel=0.02
     )
     for predicted in (nvlink, by_pcie):
+        assert predicted.exposed.value == pytest.approx(predicted.exchange.value, rel=0.01)
         assert (
             predicted.exchange.source is Source.PREDICTED
             and predicted.exchange.low < predicted.exchange.value < predicted.exchange.high
@@ -139,6 +140,8 @@ def test_a_collective_is_hidden_by_the_work_beside_it_but_for_the_upper_end_of_t
     plain, hidden = speed(WIDE, 4096), speed(model, 4096)
     assert hidden.step_s.value == pytest.approx(plain.step_s.value, rel=0.02)
     assert hidden.exchange.value < plain.step_s.value
+    assert plain.exposed is None and hidden.exposed.value == 0.0
+    assert hidden.exposed.high == pytest.approx(hidden.exchange.high, rel=0.01)
     assert hidden.step_s.high > plain.step_s.high + 0.9 * hidden.exchange.high
 
 
