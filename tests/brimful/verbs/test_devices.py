@@ -108,7 +108,7 @@ def test_ranks_without_a_number_of_cards_are_on_machines_of_eight_and_that_is_sa
         ("h100:8x4", {"as_rank": 32}, "counted from 0"),
         ("h100:8", {"link": "400Gb"}, "the network between machines"),
         ("h100:8x2", {"link": "0Gb"}, "in bits, as 400Gb"),
-        ("h100:8x2", {"link": "fast"}, "in bits, as 400Gb"),
+        ("h100:8x2", {"link": "5 bananas"}, "in bits, as 400Gb"),
     ],
 )
 def test_machines_that_make_no_sense_are_refused(words, more, named):
@@ -117,11 +117,17 @@ def test_machines_that_make_no_sense_are_refused(words, more, named):
     assert named in f"{error.value.explanation} {error.value.suggestion}"
 
 
+def test_ranks_that_do_not_fill_the_machines_are_refused_by_what_was_typed():
+    with pytest.raises(UsageError) as error:
+        cards(None, "20GiB:8x2", ranks=3)
+    assert error.value.problem == "20GiB:8x2 with --ranks 3"
+
+
 @pytest.mark.parametrize(
     "text",
     (
         *("t4:", "t4:0", "t4:x", "t4:-1", "t4:65", "t4:3..2", "t4:0..2", "l4,t4:0"),
-        *("t4:8x", "t4:8x0", "t4:x8", "t4:1..8x2", "t4:8x-1"),
+        *("t4:8x", "t4:8x0", "t4:0x8", "t4:x8", "t4:1..8x2", "t4:8x-1"),
     ),
 )
 def test_a_number_of_cards_that_makes_no_sense_is_refused(text):
