@@ -48,6 +48,16 @@ def largest_batch(result: TrialResult) -> int | None:
     return max(given, default=None)
 
 
+def whole_steps(result: TrialResult) -> list[bool]:
+    """Of each step, whether it has as many samples as others: at the end of an epoch fewer are
+    left. [] where batches may have any number of them, as a sampler of whole batches makes them."""
+    loader, report = main_loader(result), next(iter(result.reports), None)
+    if loader is None or loader.batch_size is None or report is None:
+        return []
+    most = max((count or 0 for count in report.samples_per_step), default=0)
+    return [count is None or count == most for count in report.samples_per_step]
+
+
 def are_uneven(result: TrialResult) -> bool:
     """Whether batches of as many samples that a training loader gave differ in their shapes."""
     given = [loader.batches for loader in loaders(result, "train")]

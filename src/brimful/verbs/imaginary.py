@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from typing import NamedTuple
 
 from brimful.command import fill, placeholders
-from brimful.decide.loaders_seen import dataset_length, largest_batch
+from brimful.decide.loaders_seen import dataset_length, largest_batch, whole_steps
 from brimful.decide.memory.bracket import run_search, upper_limit
 from brimful.decide.memory.fit import Card, Replayer, context_of, slack_of
 from brimful.decide.memory.intervals import (
@@ -174,7 +174,7 @@ class CardView:
         trials = self.trials
         worst = [report.worst_batch for report in trials.representative().reports]
         return any(batch is not None and batch.varies for batch in worst) or any(
-            are_uneven(program)
+            are_uneven(program, whole_steps(trials.results[size]))
             for size in trials.completed()
             for program in trials.read(size).programs
         )

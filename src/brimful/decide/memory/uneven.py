@@ -14,7 +14,7 @@ from bisect import bisect_left
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import pairwise
+from itertools import chain, compress, pairwise, repeat
 from operator import itemgetter
 from statistics import mean
 from typing import NamedTuple
@@ -347,11 +347,11 @@ def drawn_steps(programs: Sequence[Program]) -> int:
     return max(FEWEST_STEPS, min(DRAWN_STEPS, 4 * DRAWN_EVENTS // max(1, longest)))
 
 
-def are_uneven(program: Program) -> bool:
+def are_uneven(program: Program, whole: Sequence[bool] = ()) -> bool:
     """Whether the steps of a card's program take different bytes: of training, small allocations
     apart, from the third on, as the first two make gradients and optimizer states. Not the last
-    one where there are others, which may load no further batch, and not those of a captured graph,
-    whose replays allocate nothing."""
+    one where there are others, which may load no further batch, not those that are not `whole`
+    (`decide.loaders_seen`), and not those of a captured graph, whose replays allocate nothing."""
     taken, number, trains = [0], 0, True
     for event in program.events:
         if event[0] == "malloc":
@@ -365,7 +365,8 @@ def are_uneven(program: Program) -> bool:
         elif event[0] == "capture":
             return False
     steps = taken[FIRST:-1]
-    return len(set(steps[:-1] if len(steps) > 2 else steps)) > 1
+    counted = chain(whole[FIRST:], repeat(True))
+    return len(set(compress(steps[:-1] if len(steps) > 2 else steps, counted))) > 1
 
 
 class LargestOverAnEpoch(NamedTuple):

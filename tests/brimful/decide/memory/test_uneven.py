@@ -156,6 +156,9 @@ def test_the_scripts_own_order_has_no_less_alive_than_the_trial_with_small_tenso
 def test_steps_that_are_alike_are_not_uneven():
     assert not are_uneven(training([30] * 6))
     assert are_uneven(training([30, 30, 31, 30, 32, 30]))
+    end_of_an_epoch = training([30, 30, 30, 12, 30, 30])
+    assert are_uneven(end_of_an_epoch)
+    assert not are_uneven(end_of_an_epoch, [True, True, True, False, True, True])
     alike = training([30] * 5)
     counter = Program(
         (*alike.events[:-2], ("malloc", "op", None, 0), *alike.events[-2:]),
