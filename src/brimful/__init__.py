@@ -11,6 +11,7 @@ From Python, what the command line does (each returns a `Record`):
     brimful.predict   will it fit a card, how much memory in which phase, the largest batch size
     brimful.audit     what a command really does
     brimful.tune      the settings with the highest throughput, each run before it is named
+    brimful.compare   two ways to train beside each other: speed, memory, and how soon they learn
     brimful.run       trains with the settings that tune chose; smaller after out of memory
 
 Importing this package imports no torch: the names above are loaded when they are first used.
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from brimful.record import read_record
     from brimful.values import Command, Plan, Record
     from brimful.verbs.audit import audit
+    from brimful.verbs.compare import compare
     from brimful.verbs.predict import predict
     from brimful.verbs.run import run
     from brimful.verbs.tune import tune
@@ -37,6 +39,7 @@ _HOMES = {
     "Plan": "brimful.values",
     "Record": "brimful.values",
     "audit": "brimful.verbs.audit",
+    "compare": "brimful.verbs.compare",
     "phase": "brimful_inside.script",
     "predict": "brimful.verbs.predict",
     "read_record": "brimful.record",
@@ -52,6 +55,7 @@ __all__ = [
     "Record",
     "__version__",
     "audit",
+    "compare",
     "phase",
     "predict",
     "read_record",

@@ -36,6 +36,7 @@ Entry = (
     | values.AttemptStarted
     | values.Attempt
     | values.RunEnded
+    | values.Comparison
     | values.Diagnostic
     | values.Closed
 )
@@ -51,6 +52,7 @@ ENTRIES: dict[str, type] = {
     "attempt_started": values.AttemptStarted,
     "attempt": values.Attempt,
     "run_ended": values.RunEnded,
+    "comparison": values.Comparison,
     "note": values.Diagnostic,
     "closed": values.Closed,
 }

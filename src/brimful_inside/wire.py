@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Type, Union
 
 WIRE_VERSION = 2
+# of a trial that ends otherwise, by the clock, by samples or with the script itself
+NO_LIMIT = 1_000_000_000
 TRIAL_CONFIG_VARIABLE = "BRIMFUL_TRIAL_CONFIG"
 # the descriptor of a socket: this process is forked for each trial
 SHARED_IMPORTS_VARIABLE = "BRIMFUL_SHARED_IMPORTS"
@@ -101,6 +103,9 @@ class TrialConfig:
     sorted_batches: Optional[int] = None
     # the steps go on until reserved memory has not risen for so many of them
     settles_after: Optional[int] = None
+    # the steps end so many seconds after the first of them, or after so many samples over all ranks
+    stop_after_s: Optional[float] = None
+    stop_after_samples: Optional[int] = None
     # `SCANS_FILE`s of earlier trials of the same data, newest last
     scans: List[str] = field(default_factory=list)
     # look for what an audit reports besides: a checksum of each batch, how an epoch is drawn, ...
@@ -393,8 +398,9 @@ class Report:
     optimizers: List[OptimizerSeen] = field(default_factory=list)
     loaders: List[LoaderSeen] = field(default_factory=list)
     phases: Dict[str, PhasePeak] = field(default_factory=dict)
-    # at each backward() on a scalar; [] where reading waits for a device
-    losses: List[float] = field(default_factory=list)
+    # of each step, warm-up included: the sum of what its backward passes began from, without a
+    # GradScaler's factor; None where that is no single number. [] where reading waits for a device
+    losses: List[Optional[float]] = field(default_factory=list)
     worst_batch: Optional[WorstBatch] = None
     peak_unphased: Optional[PhasePeak] = None  # over the whole process
     context_bytes: Optional[int] = None  # device memory outside PyTorch's allocator

@@ -340,6 +340,86 @@ def tune(
 
 
 @app.command(
+    usage="Usage: brimful compare [OPTIONS] [RECORD RECORD] [-- 'COMMAND...' 'COMMAND...']",
+    help_epilogue="Two commands, each in quotes, follow two dashes:\n\n"
+    "brimful compare -- 'python train.py --batch-size 64' 'python train.py --batch-size 104'",
+)
+def compare(
+    *records: str,
+    plan: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    revision: Annotated[tuple[str, ...], Parameter(negative="", metavar="REV")] = (),
+    minutes: str | None = None,
+    samples: Annotated[str | None, Parameter(metavar="N")] = None,
+    to_end: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    pairs: str = "2",
+    metric: Annotated[tuple[str, ...], Parameter(negative="", metavar="REGEX")] = (),
+    fail_if: Annotated[tuple[str, ...], Parameter(negative="", metavar="LIMIT")] = (),
+    page: bool = True,
+    gpu: Annotated[str | None, Parameter(group=WHERE, metavar="NAME")] = None,
+    gpu_memory: Annotated[str | None, Parameter(group=WHERE, metavar="MEMORY")] = None,
+    here: Here = HERE,
+    common: Common = COMMON,
+    words: Words = (),
+) -> int:
+    """Two ways to train beside each other: speed, memory, and how soon they come to the same loss.
+
+    Parameters
+    ----------
+    records
+        Two records of run, tune, audit or predict, of which nothing is run again; with --plan the
+        record of `brimful tune` whose plan is meant.
+    plan
+        Compare the command with its own settings, and with the plan that `brimful tune` left of it.
+    revision
+        Compare the command at two git revisions: --revision main --revision HEAD.
+    minutes
+        How long each run trains, not counting what comes before its first step (default: 2).
+    samples
+        How many samples each run trains on, in place of a time.
+    to_end
+        Run both to their end.
+    pairs
+        How often both are run, by turns. Where the command takes a seed, each pair has its own.
+    metric
+        A number that the command prints, by a regular expression with one group:
+        --metric 'val_acc=([0-9.]+)'. The last one of each run is compared.
+    fail_if
+        End with exit code 3 where a ratio of B to A passes a limit: --fail-if 'step_s > 1.05'.
+    page
+        Write report.html into the record's folder.
+    gpu
+        Compare predictions of memory and time for this card, which need not be here.
+    gpu_memory
+        The same for a card that is in no catalogue, by its memory.
+    """
+    from brimful.verbs.compare import Until
+    from brimful.verbs.compare import compare as verb
+
+    if [minutes, samples, to_end or None].count(None) < 2:
+        raise UsageError("--minutes, --samples and --to-end exclude each other", "name one of them")
+    until = Until(
+        None if to_end else parse_duration(f"{minutes}min" if minutes else "2min"),
+        whole("--samples", samples, 1) if samples else None,
+    )
+    with views.progress() as watcher:
+        record = verb(
+            words,
+            records=records,
+            plan=plan,
+            revisions=revision,
+            gpu=gpu,
+            gpu_memory=gpu_memory,
+            device=here.device,
+            until=until,
+            pairs=whole("--pairs", pairs, 1),
+            metrics=metric,
+            fail_if=fail_if,
+            **common.chosen(watcher),
+        )
+    return views.show_comparison(record, common.json, page)
+
+
+@app.command(
     name="run",
     usage="Usage: brimful run [--plan RECORD] [OPTIONS] -- COMMAND...",
     help_epilogue=_example("run -- python train.py --batch-size {batch_size}"),
@@ -507,7 +587,7 @@ def _parse(ours: list[str], words: list[str]) -> tuple[Callable[..., Any], Any]:
     except CycloptsError as error:
         raise _not_understood(error, ours, words) from None
     if "words" in ignored:
-        if words and _is_quoted(words[0]):
+        if words and _is_quoted(words[0]) and function is not compare:
             raise UsageError(
                 f"your command is one word in quotes: {words[0]!r}",
                 "there is no program of that name; without the quotes its words are the command",

@@ -74,6 +74,18 @@ def show_plan(record: Record, json: bool, page: bool, full: bool = False) -> int
     return record.closed.exit_code if record.closed is not None else 0
 
 
+def show_comparison(record: Record, json: bool, page: bool) -> int:
+    """The comparison; with `page`, writes the page into the record and prints its path."""
+    comparison = record.comparison
+    assert comparison is not None
+    written = write(record, "html", None) if page else None
+    _show(record, False, comparison if json else None, page=written)
+    if written and not json:
+        print(f"Page: {written}", file=sys.stderr)
+    interrupted = record.closed.exit_code if record.closed is not None else 0
+    return interrupted or (DOES_NOT_FIT if comparison.failed else 0)
+
+
 def show_run(record: Record, json: bool) -> int:
     """How the run ended. Standard output is the command's own: the screen goes to standard
     error.

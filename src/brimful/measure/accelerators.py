@@ -5,6 +5,7 @@ those that NVML does not number as CUDA does, `torch.accelerator` describes in a
 script's own Python (`ask_python`).
 """
 
+import contextlib
 import json
 import os
 import re
@@ -57,6 +58,23 @@ def visible() -> tuple[Accelerator, ...]:
     a driver.
     """
     return _by_driver()[1]
+
+
+def energy_j() -> float | None:
+    """What NVIDIA's cards here have taken since their driver was loaded, in joules; None without a
+    card that counts it (from Volta on).
+    """
+    with contextlib.suppress(Exception):
+        import pynvml
+
+        pynvml.nvmlInit()
+        try:
+            handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
+            used = [pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) for handle in handles]
+        finally:
+            pynvml.nvmlShutdown()
+        return sum(used) / 1000 if used else None
+    return None
 
 
 def _by_driver() -> tuple[list[Accelerator], tuple[Accelerator, ...]]:

@@ -100,9 +100,7 @@ def config_of(trial: Trial, folder: Path, scans: Sequence[Path] = ()) -> wire.Tr
         steps=trial.steps,
         warmup_steps=trial.warmup_steps,
         see_eval=trial.see_eval,
-        eval_batches=AUDITED_EVAL_BATCHES
-        if trial.kind is TrialKind.AUDIT and not imaginary
-        else wire.EVAL_BATCHES,
+        eval_batches=_eval_batches(trial),
         trace=imaginary and trial.kind is not TrialKind.SPEED,
         what_if=list(trial.what_ifs),
         measure_host_memory=_slowed(trial),
@@ -114,6 +112,8 @@ def config_of(trial: Trial, folder: Path, scans: Sequence[Path] = ()) -> wire.Tr
         largest_at=trial.largest_at,
         sorted_batches=trial.sorted_batches,
         settles_after=trial.settles_after,
+        stop_after_s=trial.stop_after_s,
+        stop_after_samples=trial.stop_after_samples,
         scans=[str(path.resolve()) for path in scans],
         audits=trial.kind is TrialKind.AUDIT,
         settings=dict(trial.settings),
@@ -122,6 +122,13 @@ def config_of(trial: Trial, folder: Path, scans: Sequence[Path] = ()) -> wire.Tr
         places=dict(trial.command.places),
         parent_pid=os.getpid(),
     )
+
+
+def _eval_batches(trial: Trial) -> int:
+    if trial.steps == wire.NO_LIMIT:
+        return wire.NO_LIMIT
+    timed = trial.kind is TrialKind.AUDIT and trial.device.kind != "imaginary"
+    return AUDITED_EVAL_BATCHES if timed else wire.EVAL_BATCHES
 
 
 def environment(trial: Trial, config_path: Path) -> dict[str, str]:

@@ -206,10 +206,12 @@ def course_chart(
     title: str,
     width: int,
     from_zero: bool = True,
+    unit: str | None = None,
 ) -> str:
-    """At most two curves of (seconds, value) over time. Returns SVG text."""
+    """At most two curves of (seconds, value) over time, or of (`unit`, value). Returns SVG text."""
     last = max((at for points in curves.values() for at, _ in points), default=0.0)
     name, scale = next((unit for unit in _TIMES if last >= 2 * unit[1]), _TIMES[-1])
+    name, scale = (name, scale) if unit is None else (unit, 1)
     layers = [
         _layer([{"x": at / scale, "value": value} for at, value in points])
         .mark_line(color=color, strokeWidth=1.6)
@@ -218,7 +220,7 @@ def course_chart(
     ]
     x = alt.X("x:Q", title=name, scale=alt.Scale(domain=[0, last / scale], nice=False))
     axes = shared_axes(x, alt.Y("y:Q", title=title, scale=alt.Scale(zero=from_zero)))
-    return layered(axes, layers, width, f"{title} over time")
+    return layered(axes, layers, width, f"{title} over {unit or 'time'}")
 
 
 def _predicted_marks(speed: PredictedSpeed, largest: int | None) -> list[Any]:

@@ -22,6 +22,7 @@ from brimful.show.text import (
 from brimful.units import counted
 from brimful.values import (
     Audit,
+    Comparison,
     Estimate,
     Objective,
     Outcome,
@@ -72,6 +73,8 @@ def headline(record: Record) -> Headline:
     """Of whatever a record holds, the furthest-reaching result first."""
     if record.run is not None:
         return of_run(record.run, record.torn)
+    if record.comparison is not None:
+        return of_comparison(record.comparison)
     if record.plan is not None:
         return of_plan(record.plan, record)
     if record.prediction is not None:
@@ -82,6 +85,11 @@ def headline(record: Record) -> Headline:
     if record.audit is not None:
         return of_audit(record.audit)
     return _without_result(record)
+
+
+def of_comparison(comparison: Comparison) -> Headline:
+    tone = "bad" if comparison.failed else "note" if comparison.better is None else "good"
+    return Headline(tone, f"{comparison.verdict}.")
 
 
 def planned_batch_size(record: Record) -> int | None:
@@ -137,7 +145,7 @@ def of_plan(plan: Plan, record: Record | None = None) -> Headline:
     if objective is Objective.THROUGHPUT and largest is not None and largest != chosen.effective:
         sentence += f"; the largest that fits is {largest:,}"
     if objective is Objective.THROUGHPUT and chosen.requested not in (None, chosen.effective):
-        sentence += ". Learning was not compared"
+        sentence += ". Learning was not compared (brimful compare --plan does)"
     tone = "good" if plan.verified and not plan.partial else "note"
     return Headline(tone, sentence + ("." if plan.verified else ". No trial has confirmed it."))
 

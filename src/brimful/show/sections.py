@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import replace
 
+from brimful.show.comparison_sections import comparison_sections
 from brimful.show.headline import planned_batch_size
 from brimful.show.machine_sections import card_facts, machine_facts
 from brimful.show.prediction_sections import points_table, prediction_sections, speed_figure
@@ -69,6 +70,8 @@ def sections(record: Record) -> list[Section]:
     parts: list[Section] = []
     if record.run is not None:
         parts += run_sections(record.run)
+    if record.comparison is not None:
+        parts += comparison_sections(record.comparison)
     if record.plan is not None:
         parts += _plan_sections(record, record.plan)
     if record.audit is not None:
@@ -304,7 +307,7 @@ def _ratio(before: float, after: float) -> Cell:
 def _trial_phases(record: Record) -> list[Section]:
     """Peaks by phase of the trial that says most about the plan."""
     result = _phase_result(record)
-    if result is None or record.prediction or record.audit or record.run:
+    if result is None or record.prediction or record.audit or record.run or record.comparison:
         return []
     title = (
         f"Peaks by phase, {source_of(result).value} at batch size "

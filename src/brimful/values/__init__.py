@@ -22,6 +22,7 @@ from brimful.values.answers import (
     TriedSize,
     WhatIf,
 )
+from brimful.values.comparison import Comparison, Quantity, Side
 from brimful.values.estimates import (
     Alike,
     Breakdown,
@@ -92,6 +93,7 @@ __all__ = [
     "CardPeak",
     "Closed",
     "Command",
+    "Comparison",
     "Device",
     "Diagnostic",
     "EffectiveBatch",
@@ -124,6 +126,7 @@ __all__ = [
     "Point",
     "PredictedSpeed",
     "Prediction",
+    "Quantity",
     "Record",
     "Remedy",
     "Report",
@@ -132,6 +135,7 @@ __all__ = [
     "RunEnded",
     "RunStarted",
     "Setting",
+    "Side",
     "Solved",
     "Source",
     "SpeedEstimate",

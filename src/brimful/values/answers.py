@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from brimful.units import format_bytes
+from brimful.values.comparison import Comparison
 from brimful.values.estimates import (
     Breakdown,
     CardPeak,
@@ -323,6 +324,7 @@ class Record:
     speed: SpeedEstimate | None = None
     plan: Plan | None = None
     run: Run | None = None
+    comparison: Comparison | None = None
     notes: tuple[Diagnostic, ...] = ()
     closed: Closed | None = None
     torn: bool = False  # the last line was cut off and left out

@@ -108,6 +108,10 @@ class Trial:
     sorted_batches: int | None = None
     # the steps go on until reserved memory has not risen for so many of them
     settles_after: int | None = None
+    # `steps` is NO_LIMIT: they end so many seconds after the first, after so many samples over all
+    # ranks, or with the script; evaluations are whole
+    stop_after_s: float | None = None
+    stop_after_samples: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,6 +23,7 @@ from brimful_inside.probe.process.early_stop import EarlyStop
 from brimful_inside.probe.report import Reporting
 from brimful_inside.probe.timing import RunCounter, StepTimes, clock_for
 from brimful_inside.probe.train_or_eval import OutsideWork, TrainOrEval
+from brimful_inside.wire import NO_LIMIT
 
 
 class Probe:
@@ -43,7 +44,8 @@ class Probe:
         )
         self.losses = Losses(imaginary, config.cut)
         self.counter = None if config.cut else RunCounter(device.held)
-        self.loaders = Loaders(config.audits, imaginary, config.time_loader)
+        self._kept_steps = NO_LIMIT if config.cut else KEPT_STEPS
+        self.loaders = Loaders(config.audits, imaginary, config.time_loader, self._kept_steps)
         self.steps = Steps(self.step_begins, self.step_made, self._decide_end)
         self.captured = CapturedSteps(
             self.steps, self.step_captured, self.loaders.consumption.worked_on
@@ -66,6 +68,7 @@ class Probe:
         self.inputs: List[Tuple[int, Optional[int]]] = []
         self._backwards = 0  # since the last step
         self.backwards_in_all = 0
+        self._samples = 0  # of all steps, of this rank
         self._first_dimension: Optional[int] = None  # of the model's input, in this step
         self.reporting = Reporting(self)
 
@@ -199,6 +202,7 @@ class Probe:
         if measured and self.config.device != "imaginary":
             self.loading_s.append(waited_s)
         samples = self._samples_of_step()
+        self._samples += samples or 0
         self.losses.step()
         if self.counter is not None:
             self.counter.step(samples, waited_s)
@@ -210,6 +214,8 @@ class Probe:
             self.leaks.step(self.loaders.latest)
         if number == 1:
             self.loaders.time_trained(self.device.leave_worker)
+            if self.config.stop_after_s is not None and exit.others() > 0:
+                exit.follow_others(self)  # the ranks' clocks differ
         self.outside.goes_on()
         self.forward.arm()
         self.reporting.progress()
@@ -231,7 +237,7 @@ class Probe:
         samples = self._first_dimension
         if samples is not None:
             samples *= max(1, self._backwards)
-        if len(self.inputs) < KEPT_STEPS:
+        if len(self.inputs) < self._kept_steps:
             self.inputs.append((self._backwards, samples))
         return samples
 
@@ -249,15 +255,20 @@ class Probe:
     def _decide_end(self) -> None:
         before = self.ending.measured
         self.ending.stepped(
-            self.steps.count, self.steps.attempts, self.loaders.any_trained, self.backwards_in_all
+            self.steps.count,
+            self.steps.attempts,
+            self.loaders.any_trained,
+            self.backwards_in_all,
+            self._samples * (exit.others() + 1),
         )
-        if self.ending.measured and not before and self.config.cut and exit.others() > 0:
+        follows = self.config.cut and self.config.stop_after_s is None and exit.others() > 0
+        if self.ending.measured and not before and follows:
             exit.follow_others(self)
         self.leave_if_over()
 
     def leave_if_over(self) -> None:
         if self.ending.over:
-            exit.leave(self)
+            exit.leave(self, at_a_step=not self.config.see_eval)
 
 
 def _samples_in(args: Any, batch_size: Any = None) -> Optional[int]:

@@ -16,7 +16,7 @@ from brimful_inside.probe.memory.device_memory import accelerator_type, is_start
 from brimful_inside.probe.process.exit import world
 from brimful_inside.probe.requests.changes import replaced
 from brimful_inside.probe.requests.definitions import definitions
-from brimful_inside.wire import Place, Progress, Report, RunCounters
+from brimful_inside.wire import NO_LIMIT, Place, Progress, Report, RunCounters
 
 PROGRESS_S = 0.5
 REPORT_S = 1.0
@@ -240,7 +240,7 @@ def _notes(probe: Any) -> List[str]:
             for path in (overlay.resumed_from() if overlay is not None else [])
         },
         "the script ended after %d of the %d steps of the trial" % (steps.count, target): (
-            config.cut and 0 < steps.count < target
+            config.cut and 0 < steps.count < target < NO_LIMIT
         ),
         "the trial reached no evaluation": config.cut and config.see_eval and unevaluated,
     }

@@ -35,6 +35,7 @@ from brimful.values import (
     TrialKind,
     TrialResult,
 )
+from brimful.verbs.compare import Until, compare
 from brimful.verbs.run import Passes, run
 from brimful.verbs.session import Options
 from brimful_inside.simulator.roofline import Kernel
@@ -105,6 +106,20 @@ class Crashing(World):
         return (
             replace(result, failure=self.failure) if result.outcome is Outcome.CRASHED else result
         )
+
+
+@dataclass
+class Learning(World):
+    """Its loss falls with the samples, and less with a larger batch."""
+
+    def launch(self, trial: Trial, *rest: Any, **more: Any) -> TrialResult:
+        result = super().launch(replace(trial, steps=400), *rest, **more)
+        size = self.batch(trial)
+        losses: list[float | None] = [
+            4 / (1 + size**0.8 * step / 200) ** 0.5 + 0.02 * (-1) ** step for step in range(401)
+        ]
+        reports = tuple(replace(report, losses=losses) for report in result.reports)
+        return replace(result, reports=reports)
 
 
 def made(
@@ -214,6 +229,12 @@ def clean_audit_record() -> Record:
 @cache
 def tune_on_cpu() -> Record:
     return made(tune, World(), device="cpu", budget="1GiB")
+
+
+@cache
+def compared() -> Record:
+    words = ("my-train --batch-size 16", "my-train --batch-size 64")
+    return made(compare, Learning(), words, budget=None, device="cpu", until=Until(60.0))
 
 
 @cache
@@ -422,6 +443,7 @@ ALL: dict[str, Callable[[], Record]] = {
     "tune-out-of-memory": tune_out_of_memory,
     "tune-interrupted": tune_interrupted,
     "tune-fits-nothing": tune_fits_nothing,
+    "compare": compared,
     "script-raised": script_raised,
     "torn": torn,
     "empty": empty,

@@ -139,7 +139,7 @@ def test_a_speed_without_the_ranks_communication_is_said_to_be_one_in_the_headli
 
 def test_that_nobody_compared_what_is_learned_is_said_of_another_batch_size_alone() -> None:
     record = product.tune_on_cpu()
-    sentence = "Learning was not compared."
+    sentence = "Learning was not compared (brimful compare --plan does)."
     assert headline(record).sentence.endswith(sentence)
     rows = [replace(row, requested=row.effective) for row in record.plan.settings]
     same = replace(record, plan=replace(record.plan, settings=tuple(rows)))

@@ -9,6 +9,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from brimful.decide.speed.measured import TOLERANCE, step_spread
 from brimful.values import Setting, TrialResult
@@ -50,21 +51,38 @@ def gain(runs_of_one: Sequence[TrialResult], runs_of_other: Sequence[TrialResult
     turns = list(zip(*map(reversed, runs), strict=False))
     if not turns:
         return None
-    logs = [_log_ratio(*turn) for turn in turns]
     expected = statistics.fmean(_expected_spread(*turn) ** 2 for turn in turns)
-    squares = sum((log - statistics.fmean(logs)) ** 2 for log in logs)
-    spread = math.sqrt(
-        (_EXPECTED_WEIGHT * expected + squares) / (_EXPECTED_WEIGHT + len(turns) - 1)
-    )
-    middle, half = statistics.median(logs), _Z95 * spread / math.sqrt(len(turns))
-    low, high = math.expm1(middle - half), math.expm1(middle + half)
+    interval = interval_of([_log_ratio(*turn) for turn in turns], math.sqrt(expected))
     return Gain(
-        math.expm1(middle),
-        low,
-        high,
+        math.expm1(interval.middle),
+        math.expm1(interval.low),
+        math.expm1(interval.high),
         len(turns),
         any(_is_loaded(run) for turn in turns for run in turn),
     )
+
+
+class Interval(NamedTuple):
+    """Of the logarithm of a ratio: the median of some turns and its 95 % interval; `spread`: the
+    standard deviation of one turn.
+    """
+
+    middle: float
+    low: float
+    high: float
+    spread: float
+
+
+def interval_of(logs: Sequence[float], expected: float) -> Interval:
+    """By the turns' own spread and the `expected` one, which weighs as much as three of them: of
+    two or three turns alone nobody knows their spread.
+    """
+    squares = sum((log - statistics.fmean(logs)) ** 2 for log in logs)
+    spread = math.sqrt(
+        (_EXPECTED_WEIGHT * expected**2 + squares) / (_EXPECTED_WEIGHT + len(logs) - 1)
+    )
+    middle, half = statistics.median(logs), _Z95 * spread / math.sqrt(len(logs))
+    return Interval(middle, middle - half, middle + half, spread)
 
 
 def _log_ratio(run: TrialResult, other: TrialResult) -> float:

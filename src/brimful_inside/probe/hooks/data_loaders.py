@@ -43,7 +43,8 @@ class Consumption:
     one batch ahead. What is drawn before the first forward pass beyond what later steps draw is
     that lookahead, and every count is moved back by it."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept_steps: int = KEPT_STEPS) -> None:
+        self._kept_steps = kept_steps
         self._given: Dict[int, List[Optional[int]]] = {}  # pass -> samples of each batch it gave
         # by step: (pass, batches given so far, whether it had ended)
         self._marks: List[List[Tuple[int, int, bool]]] = []
@@ -72,7 +73,7 @@ class Consumption:
         known = [samples for _, samples in drawn if samples is not None]
         self.latest = sum(known) if drawn and len(known) == len(drawn) else None
         self._fresh.clear()
-        if len(self._marks) >= KEPT_STEPS:
+        if len(self._marks) >= self._kept_steps:
             return
         for pass_, samples in drawn:
             self._given.setdefault(pass_.serial, []).append(samples)
@@ -115,7 +116,13 @@ class Consumption:
 class Loaders:
     """All loaders of the process, and the waiting time of the current step."""
 
-    def __init__(self, audits: bool, imaginary: bool, time_of: Optional[int] = None):
+    def __init__(
+        self,
+        audits: bool,
+        imaginary: bool,
+        time_of: Optional[int] = None,
+        kept_steps: int = KEPT_STEPS,
+    ):
         self._audits = audits
         self._imaginary = imaginary
         self._time_of = time_of  # batches of up to so many samples, in the first rank
@@ -123,7 +130,7 @@ class Loaders:
         self._held: Dict[int, Any] = {}
         self._all: List[Loader] = []
         self._serials = itertools.count(1)  # of passes
-        self.consumption = Consumption()
+        self.consumption = Consumption(kept_steps)
         self.latest: Optional[Pass] = None  # the pass that gave the latest batch
         self.recent: List[Pass] = []  # those that gave a batch since the last backward pass or step
         self._waited_s = 0.0  # for training data, since the last step

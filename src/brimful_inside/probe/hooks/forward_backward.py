@@ -12,7 +12,7 @@ import torch
 
 from brimful_inside.probe.context import call_probe, guarded, patch
 
-KEPT_LOSSES = 512
+STACKED_LOSSES = 256  # kept as one tensor: so many small ones would scatter over the allocator
 SMALL_BYTES = 1024  # a loss in a larger storage is a view, which would keep all of that alive
 
 _compiled = False  # torch.compile was used: a global hook would break its graphs, so none is set
@@ -108,44 +108,50 @@ def first_of(tensors: Any) -> Any:
 
 
 class Losses:
-    """The numbers that backward() was called on, read at the end; without `cut`, in a whole run,
-    those on the host alone.
+    """The loss of each step: the sum of what its backward passes began from, since the script
+    weighs its micro-batches. Read at the end; without `cut`, in a whole run, the latest alone, and
+    where it is on the host.
     """
 
     def __init__(self, imaginary: bool, cut: bool = True):
         self._imaginary = imaginary
         self._cut = cut
-        self._kept: List[Any] = []
-        self._of_step: Optional[float] = None
+        self._of_step: Any = None  # a tensor of one number
+        self._are_known: List[bool] = []  # by step
+        self._open: List[Any] = []  # the known ones, on the device
+        self._stacked: List[Any] = []  # those before them
         # of a whole run: as reported, else of its latest step, where that is on the host
         self.latest: Optional[float] = None
         self.reported = False  # the script reports its loss: what goes backward is not shown
 
     def backward(self, tensors: Any) -> None:
         """The first of the tensors that backward() was called on, where it is a single number."""
-        if self._imaginary or (len(self._kept) >= KEPT_LOSSES and self._cut):
-            return
         loss = first_of(tensors)
-        if (
-            not isinstance(loss, torch.Tensor)
-            or loss.numel() != 1
-            or not (self._cut or loss.device.type == "cpu")
-        ):
+        if self._imaginary or not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             return
-        kept = loss.detach()
-        kept = kept.clone() if kept.untyped_storage().nbytes() > SMALL_BYTES else kept
-        if not self._cut:
-            self._of_step = (self._of_step or 0.0) + float(kept)
-        if len(self._kept) < KEPT_LOSSES:
-            self._kept.append(kept)
+        if not (self._cut or loss.device.type == "cpu"):
+            return
+        kept = loss.detach().reshape(())
+        if self._of_step is not None:
+            kept = self._of_step.float() + kept.float()
+        elif kept.untyped_storage().nbytes() > SMALL_BYTES:
+            kept = kept.clone()
+        self._of_step = kept
 
+    @guarded
     def step(self) -> None:
-        """A step is complete. Its loss is the sum of its backward passes: the script weighs its
-        micro-batches.
-        """
+        """A step is complete."""
         loss, self._of_step = self._of_step, None
-        if not self.reported:
-            self.latest = loss
+        if not self._cut:
+            if not self.reported:
+                self.latest = None if loss is None else float(loss)
+            return
+        self._are_known.append(loss is not None)
+        if loss is not None:
+            self._open.append(loss)
+        if len(self._open) >= STACKED_LOSSES:
+            self._stacked.append(torch.stack([loss.float() for loss in self._open]))
+            self._open = []
 
     def report(self, loss: Optional[float]) -> None:
         """The script's own number takes the place of what goes backward, which may be scaled or a
@@ -155,25 +161,21 @@ class Losses:
 
     @guarded
     def unscale(self, scaler: Any) -> None:
-        """A GradScaler's step begins: what went backward for it was the loss times its scale, here
-        on the host.
+        """A GradScaler's step begins: what went backward for it was the loss times its scale. The
+        tensor that holds it spares a wait for the device.
         """
         if self._of_step is not None and scaler.is_enabled():
-            self._of_step /= scaler.get_scale()
+            scale = getattr(scaler, "_scale", None)
+            self._of_step = self._of_step / (scaler.get_scale() if scale is None else scale)
 
     def skip(self) -> None:
         """A GradScaler left the step out."""
         self._of_step = None
 
-    def read(self, waits: bool) -> List[float]:
-        """Their values, at the end of a trial alone. Those on a device wait for it: with `waits`
-        only.
-        """
-        values = []
-        for loss in self._kept:
-            if waits or loss.device.type == "cpu":
-                try:
-                    values.append(float(loss))
-                except (RuntimeError, ValueError):
-                    continue
-        return values
+    def read(self, waits: bool) -> List[Optional[float]]:
+        """By step, at the end of a trial. Those on a device wait for it: with `waits` only."""
+        kept = [*self._stacked, *(loss.reshape(1) for loss in self._open)]
+        if not (waits or all(part.device.type == "cpu" for part in kept)):
+            return []
+        known = iter([float(loss) for part in kept for loss in part.tolist()])
+        return [next(known) if is_known else None for is_known in self._are_known]

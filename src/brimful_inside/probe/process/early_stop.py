@@ -53,6 +53,7 @@ class EarlyStop:
         self._epochs = 0
         self._empty = 0
         self._empty_since: Optional[float] = None
+        self._began: Optional[float] = None  # when the first step was made
 
     @property
     def _elapsed_s(self) -> float:
@@ -85,15 +86,27 @@ class EarlyStop:
         late = time.monotonic() - self._ahead_since > MAX_AHEAD_S and others() == 0
         return 0 if late else self._ahead
 
-    def stepped(self, steps: int, attempts: int, has_loader: bool, passes: int) -> None:
+    def _trained_enough(self, samples: int) -> bool:
+        """Whether the time, or the samples, are up that the trial trains for."""
+        config, now = self._config, time.monotonic()
+        self._began = self._began or now
+        late = config.stop_after_s is not None and now - self._began >= config.stop_after_s
+        return late or (
+            config.stop_after_samples is not None and samples >= config.stop_after_samples
+        )
+
+    def stepped(
+        self, steps: int, attempts: int, has_loader: bool, passes: int, samples: int = 0
+    ) -> None:
         """After each step of the one that sets the pace, and after each that a GradScaler skipped.
-        `passes`: backward ones.
+        `passes`: backward ones; `samples`: of all steps so far, over all ranks.
         """
         if not self._config.cut:
             return
         if not self.measured:
             target = self._target + self._steps_ahead()
-            if steps < target and attempts < target + MAX_SKIPPED:
+            enough = self._trained_enough(samples)
+            if steps < target and attempts < target + MAX_SKIPPED and not enough:
                 return
             self.measured = True
             self._since, self._passes = time.monotonic(), passes

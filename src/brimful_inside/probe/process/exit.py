@@ -24,14 +24,13 @@ WATCH_S = 0.1
 IDLE_S = 2.0  # less than what a rank that leaves waits for the others
 
 
-def leave(probe: Any) -> None:
+def leave(probe: Any, at_a_step: bool = False) -> None:
     """Ends this process with exit code 0. One rank of several does not wait for its device, which
-    may hold a collective that another rank never joins (NCCL's kernels poll for it)."""
-    alone = others() == 0
-    if not alone:
-        # all ranks take part in the measured steps, so the device completes them
-        _wait(probe.times.reached, REACHED_S)
-    probe.reporting.end("steps_done", waits=alone)
+    may hold a collective that another rank never joins (NCCL's kernels poll for it); unless it has
+    reached all that the process asked of it: `at_a_step`, the end of the last measured one."""
+    # all ranks take part in the measured steps, so the device completes them
+    reached = others() == 0 or (_wait(probe.times.reached, REACHED_S) and at_a_step)
+    probe.reporting.end("steps_done", waits=reached)
     _wait_for_others(probe)
     _end_daemons()
     _remove_temporary_folders()
@@ -64,10 +63,11 @@ def others() -> int:
     return 0 if os.environ.get(ALONE_VARIABLE) else world()[1] - 1
 
 
-def _wait(until: Callable[[], bool], at_most_s: float) -> None:
+def _wait(until: Callable[[], bool], at_most_s: float) -> bool:
     deadline = time.monotonic() + at_most_s
-    while not until() and time.monotonic() < deadline:
+    while not (reached := until()) and time.monotonic() < deadline:
         time.sleep(0.02)
+    return reached
 
 
 @guarded
@@ -109,15 +109,16 @@ def _remove_temporary_folders() -> None:
 
 
 def follow_others(probe: Any) -> None:
-    """Leaves when another rank has left and this one, its steps measured, may be waiting for that
-    rank for ever. On an imaginary card collectives wait for nobody, so a rank that still allocates
-    continues to its own end."""
+    """Leaves when another rank has left and this one, its steps measured (or its time about up),
+    may be waiting for that rank for ever. On an imaginary card collectives wait for nobody, so a
+    rank that still allocates continues to its own end."""
 
     def watch() -> None:
         idle = _Idle(probe)
         while not probe.reporting.ended:
             time.sleep(WATCH_S)
-            may_wait = probe.ending.measured and probe.phases.current != "eval"
+            measured = probe.ending.measured or probe.config.stop_after_s is not None
+            may_wait = measured and probe.phases.current != "eval"
             if may_wait and _left(probe) and idle.long_enough():
                 leave(probe)
 

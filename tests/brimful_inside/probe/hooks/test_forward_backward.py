@@ -3,7 +3,13 @@
 import pytest
 import torch
 
-from brimful_inside.probe.hooks.forward_backward import Losses, trained_in, trains_now
+from brimful_inside.probe.hooks.forward_backward import (
+    SMALL_BYTES,
+    STACKED_LOSSES,
+    Losses,
+    trained_in,
+    trains_now,
+)
 
 
 class Asks(torch.nn.Module):
@@ -74,3 +80,35 @@ def test_once_the_script_reports_its_loss_what_goes_backward_is_not_shown():
     losses.backward(torch.tensor(4.26))
     losses.step()
     assert losses.latest == 0.42
+
+
+def test_the_loss_of_each_step_of_a_trial_is_the_sum_of_its_backward_passes():
+    losses, scaler = Losses(imaginary=False), torch.amp.GradScaler("cpu", init_scale=8.0)
+    for step in range(STACKED_LOSSES + 2):
+        for part in (0.25, 0.5):
+            losses.backward(scaler.scale(torch.tensor(part + step)))
+        losses.unscale(scaler)
+        losses.step()
+        if step == 0:
+            losses.backward(torch.ones(3))  # no single number
+            losses.step()
+    first, unknown, *rest = losses.read(waits=True)
+    assert (first, unknown) == (0.75, None)
+    assert rest == [0.75 + 2 * step for step in range(1, STACKED_LOSSES + 2)]
+    assert len(losses._stacked) == 1 and len(losses._open) == 2
+
+
+def test_a_loss_that_the_script_changes_after_its_backward_pass_is_kept_as_it_was():
+    losses, whole = Losses(imaginary=False), torch.zeros(SMALL_BYTES)
+    loss = whole[:1].add_(2.0)[0]  # a view of more
+    losses.backward(loss)
+    whole.fill_(9.0)
+    losses.step()
+    assert losses.read(waits=False) == [2.0]
+
+
+def test_no_loss_is_read_from_an_imaginary_card():
+    losses = Losses(imaginary=True)
+    losses.backward(torch.tensor(1.0))
+    losses.step()
+    assert losses.read(waits=True) == [None]

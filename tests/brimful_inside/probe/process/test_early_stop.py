@@ -4,7 +4,7 @@ import pytest
 
 from brimful_inside.probe.process import early_stop
 from brimful_inside.probe.process.early_stop import EarlyStop
-from brimful_inside.wire import TrialConfig
+from brimful_inside.wire import NO_LIMIT, TrialConfig
 
 
 def ending(**config):
@@ -152,3 +152,17 @@ def test_steps_of_many_backward_passes_wait_less_long_for_an_evaluation():
     assert end.measured and not end.over
     make_steps(end, 1, has_loader=False, first=3 + extra, passes=passes)
     assert end.over
+
+
+@pytest.mark.parametrize(
+    ("limit", "steps"), [({"stop_after_samples": 96}, 3), ({"stop_after_s": 5.0}, 6)]
+)
+def test_steps_end_after_so_many_samples_or_seconds_of_training(monkeypatch, limit, steps):
+    end, now = ending(steps=NO_LIMIT, see_eval=False, **limit), [100.0]
+    monkeypatch.setattr(early_stop.time, "monotonic", lambda: now[0])
+    step = 0
+    while not end.over:  # of 32 samples and a second each; the time begins with the first
+        step += 1
+        end.stepped(step, step, True, step, 32 * step)
+        now[0] += 1.0
+    assert step == steps and end.measured

@@ -1,0 +1,390 @@
+"""`compare`: two ways to train beside each other, by speed, memory and how soon they learn. Both
+run by turns in trials that leave nothing behind; or two records are compared, or two predictions.
+"""
+
+import contextlib
+import os
+import re
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from brimful import command as commands
+from brimful import masking
+from brimful.decide.run import settings as run_settings
+from brimful.errors import CUT_SHORT, BrimfulError, UsageError
+from brimful.measure import accelerators
+from brimful.measure.output import tail
+from brimful.record import read_record, record_home
+from brimful.units import counted, format_duration
+from brimful.values import Command, Device, Record, Setting, Trial, TrialKind, TrialResult
+from brimful.verbs import devices, run_plan
+from brimful.verbs.comparisons import NAMES, Contestant, Limit, limit, of_records, of_runs
+from brimful.verbs.predict import predict
+from brimful.verbs.results import require_steps
+from brimful.verbs.session import Options, Session, opened
+from brimful.verbs.start import Start, start
+from brimful_inside.wire import NO_LIMIT
+
+PAIRS, SECONDS = 2, 120.0
+_OUTPUT_BYTES = 1 << 24  # of a run, in which metrics are looked for
+_START_S = 600.0  # beside the time that it trains, for what comes before
+_SEED = "seed"
+_NO_CARD = devices.CardRequest(None, None, None, None)
+
+
+@dataclass(frozen=True)
+class Until:
+    """How long each run trains; with neither limit to its end."""
+
+    seconds: float | None = SECONDS
+    samples: int | None = None
+
+    @property
+    def text(self) -> str:
+        if self.samples is not None:
+            return f"{self.samples:,} samples"
+        return "the whole training" if self.seconds is None else format_duration(self.seconds)
+
+
+@dataclass(frozen=True)
+class _Way:
+    """One side: a command with its settings, and where it runs, if not here."""
+
+    command: Command
+    settings: dict[str, Setting]
+    device: Device
+    folder: str | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def line(self) -> str:
+        words = masking.words(commands.fill(self.command, self.settings))
+        added = [f"{name}={value}" for name, value in self.environment.items()]
+        return " ".join([*added, shlex.join(words)])
+
+    def seeded(self) -> tuple["_Way", int | None]:
+        """With a place for the seed of its command, and the first one; None where it takes none."""
+        command = commands.opened(self.command, _SEED)
+        if _SEED not in commands.placeholders(command):
+            return self, None
+        seed = self.settings.get(_SEED, command.given.get(_SEED, 0))
+        return replace(self, command=command), seed if isinstance(seed, int) else 0
+
+
+_Ways = tuple[_Way, _Way]
+
+
+def compare(
+    words: Sequence[str],
+    *,
+    records: Sequence[str] = (),
+    plan: bool = False,
+    revisions: Sequence[str] = (),
+    gpu: str | None = None,
+    gpu_memory: str | None = None,
+    device: str = "auto",
+    until: Until | None = None,
+    pairs: int = PAIRS,
+    metrics: Sequence[str] = (),
+    fail_if: Sequence[str] = (),
+    settings: Mapping[str, Setting] | None = None,
+    options: Options | None = None,
+) -> Record:
+    """Compares two commands, each one word of `words` (quoted); the command in `words` with its own
+    settings and with its plan (`plan`; `records` may name which), or at two git `revisions`; or
+    two `records`, where nothing is run. With a card (`gpu`, `gpu_memory`) predictions are compared.
+
+    `metrics`: regular expressions with one group, whose last match in the output of a run is a
+    number to compare. `fail_if`: limits of ratios, as ``step_s > 1.05``. Returns the record, whose
+    `comparison` is the answer. Raises UsageError for what cannot be meant, NoSuchRecord, and the
+    errors of `verbs.results` where one side does not train.
+    """
+    options = options or Options()
+    options = replace(options, home=record_home(options.home).absolute())
+    limits, patterns = [limit(text) for text in fail_if], dict(map(_pattern, metrics))
+    until = until or Until()
+    if not words:
+        read = [read_record(name, options.home) for name in _two_records(records)]
+        with opened("compare", read[0].opened.command, read[0].opened.device, options) as session:
+            session.keep(of_records(read, limits))
+        return session.record()
+    if gpu is not None or gpu_memory is not None:
+        return _predicted(words, revisions, (gpu, gpu_memory), settings, limits, options)
+    with contextlib.ExitStack() as stack:
+        ways = stack.enter_context(
+            _ways(words, records, plan, revisions, device, settings, options)
+        )
+        session = stack.enter_context(opened("compare", ways[0].command, ways[0].device, options))
+        a, b = (Contestant(way.line, way.settings) for way in ways)
+        session.message(f"A: {a.line}")
+        session.message(f"B: {b.line}")
+        stop = _run_by_turns(session, ways, (a, b), until, pairs, patterns)
+        ended = session.ended_early(stop) if stop is not None else None
+        session.keep(of_runs((a, b), until.text, limits, list(patterns), ended))
+    return session.record()
+
+
+def _pattern(text: str) -> tuple[str, re.Pattern[str]]:
+    """The name of a metric, and where its number stands. Raises UsageError."""
+    try:
+        pattern = re.compile(text)
+    except re.error as error:
+        raise UsageError(f"--metric {text!r}: {error}", "it takes a regular expression") from None
+    if pattern.groups != 1:
+        raise UsageError(
+            f"--metric {text!r} has {counted(pattern.groups, 'group')}",
+            "one group in parentheses shows where the number is",
+            r"for instance --metric 'val_acc=([\d.]+)'",
+        )
+    name = re.sub(r"\W+", "_", text.partition("(")[0]).strip("_")
+    return name or text, pattern
+
+
+def _two_records(records: Sequence[str]) -> Sequence[str]:
+    if len(records) == 2:
+        return records
+    raise UsageError(
+        "nothing to compare" if not records else f"{counted(len(records), 'record')} to compare",
+        "compare takes two commands behind two dashes, each in quotes, or the names of two records",
+        _EXAMPLES,
+    )
+
+
+_EXAMPLES = (
+    "for instance:\nbrimful compare -- 'python train.py --batch-size 64' "
+    "'python train.py --batch-size 104'\nor, where `brimful tune` left a plan:\n"
+    "brimful compare --plan -- python train.py --batch-size 64"
+)
+
+
+# --- what is compared ---
+
+
+@contextlib.contextmanager
+def _ways(
+    words: Sequence[str],
+    records: Sequence[str],
+    plan: bool,
+    revisions: Sequence[str],
+    device: str,
+    settings: Mapping[str, Setting] | None,
+    options: Options,
+) -> Iterator[_Ways]:
+    def began(argv: Sequence[str]) -> Start:
+        return start(argv, settings, options, device, _NO_CARD)
+
+    if plan:
+        yield _own_and_planned(began(words), next(iter(records), "latest"), options)
+    elif revisions:
+        with _checked_out(revisions) as folders:
+            one = began(words)
+            a, b = (_Way(one.command, one.values(), one.device, folder) for folder in folders)
+            yield a, b
+    else:
+        a, b = (
+            _Way(one.command, one.values(), one.device) for one in map(began, _two_commands(words))
+        )
+        yield a, b
+
+
+def _two_commands(words: Sequence[str]) -> list[list[str]]:
+    if len(words) != 2 or not all(" " in word.strip() for word in words):
+        raise UsageError(
+            "compare takes two commands, each in quotes",
+            f"{counted(len(words), 'word')} behind the two dashes",
+            _EXAMPLES,
+        )
+    return [shlex.split(word) for word in words]
+
+
+def _own_and_planned(began: Start, named: str, options: Options) -> _Ways:
+    """The user's own settings, and those of the newest plan of the command, or of one `named`."""
+    chosen = run_plan.choose(began.command, named, False, None, options.home)
+    plan = chosen.plan
+    assert plan is not None  # `choose` raises where the one named has none
+    own = {
+        row.name: row.requested
+        for row in plan.settings
+        if row.requested is not None and row.name not in plan.environment
+    } | began.given
+    left_open = [name for name in commands.placeholders(began.command) if name not in own]
+    bare = commands.without(began.command, left_open) or began.command
+    command = run_plan.with_places(began.command, chosen, options)
+    rows = run_settings.settings_of(command, plan, chosen.name, {})
+    planned = run_settings.values_in_force(rows)
+    environment, _ = run_settings.environment_of(plan, os.environ)
+    if not environment and all(own.get(name, value) == value for name, value in planned.items()):
+        raise UsageError(
+            f"the plan {chosen.name} keeps your own settings: there is nothing to compare",
+            "brimful tune found none that are clearly faster",
+            "compare two commands of your own, each in quotes",
+        )
+    return (
+        _Way(bare, {n: own[n] for n in commands.placeholders(bare) if n in own}, chosen.device),
+        _Way(command, planned, chosen.device, environment=environment),
+    )
+
+
+@contextlib.contextmanager
+def _checked_out(revisions: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """The working folder at two git revisions, each in a temporary work tree; files that git does
+    not keep are linked from here. Raises UsageError where git cannot.
+    """
+    if len(revisions) != 2:
+        raise UsageError(
+            f"--revision was given {counted(len(revisions), 'time')}",
+            "two git revisions are compared",
+            "for instance --revision main --revision HEAD",
+        )
+    here = Path.cwd().resolve().relative_to(_git("rev-parse", "--show-toplevel"))
+    others = _git("ls-files", "--others", "--directory", "--no-empty-directory").splitlines()
+    with tempfile.TemporaryDirectory(prefix="brimful-compare-") as folder:
+        trees = [Path(folder) / name for name in NAMES]
+        try:
+            for tree, revision in zip(trees, revisions, strict=True):
+                _git("worktree", "add", "--detach", str(tree), revision)
+                for name in others:
+                    link = tree / here / name.rstrip("/")
+                    if not link.exists():
+                        link.parent.mkdir(parents=True, exist_ok=True)
+                        link.symlink_to(Path(name).absolute())
+            yield tuple(str(tree / here) for tree in trees)
+        finally:
+            for tree in filter(Path.exists, trees):
+                _git("worktree", "remove", "--force", str(tree))
+
+
+def _git(*words: str) -> str:
+    try:
+        result = subprocess.run(["git", *words], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
+        raise UsageError(
+            f"git {' '.join(words[:2])} failed: {said[-1] if said else error}",
+            "--revision checks out the files of this folder's git repository",
+        ) from error
+    return result.stdout.strip()
+
+
+@contextlib.contextmanager
+def _in_folder(folder: str | None) -> Iterator[None]:
+    before = os.getcwd()
+    os.chdir(folder or before)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+# --- the runs ---
+
+
+def _run_by_turns(
+    session: Session,
+    ways: _Ways,
+    sides: tuple[Contestant, Contestant],
+    until: Until,
+    pairs: int,
+    patterns: Mapping[str, re.Pattern[str]],
+) -> BaseException | None:
+    """A B, B A, A B, ...: each pair side by side, and neither always first. Returns what cut it
+    short, where a whole pair had run before.
+    """
+    seeded = [way.seeded() for way in ways]
+    for pair in range(pairs):
+        for number in (0, 1) if pair % 2 == 0 else (1, 0):
+            side, (way, seed) = sides[number], seeded[number]
+            trial = _trial(way, until, None if seed is None else seed + pair, bool(patterns))
+            before = accelerators.energy_j()
+            try:
+                with _in_folder(way.folder):
+                    result = session.run(trial, expected_total=2 * pairs)
+            except CUT_SHORT as stop:
+                if pair == 0:
+                    raise
+                return stop
+            _require(session, result, NAMES[number], side, way)
+            after = accelerators.energy_j()
+            side.joules.append(after - before if before is not None and after is not None else None)
+            side.metrics.append(_metrics(session, result, patterns))
+            side.runs.append(result)
+    return None
+
+
+def _trial(way: _Way, until: Until, seed: int | None, evaluates: bool) -> Trial:
+    seconds = until.seconds if until.samples is None else None
+    return Trial(
+        way.command,
+        way.settings if seed is None else {**way.settings, _SEED: seed},
+        way.device,
+        TrialKind.SPEED,
+        way.environment,
+        steps=NO_LIMIT,
+        see_eval=evaluates and until.samples is not None,
+        time_limit_s=float(NO_LIMIT) if seconds is None else _START_S + 2 * seconds,
+        stop_after_s=seconds,
+        stop_after_samples=until.samples,
+    )
+
+
+def _require(session: Session, result: TrialResult, name: str, side: Contestant, way: _Way) -> None:
+    """Raises the error of a run that did not train, and says whose it is."""
+    try:
+        require_steps(session, result)
+        devices.require_that_card(way.device, result)
+    except BrimfulError as error:
+        error.problem = f"{name} ({side.line}): {error.problem}"
+        raise
+
+
+def _metrics(
+    session: Session, result: TrialResult, patterns: Mapping[str, re.Pattern[str]]
+) -> dict[str, float]:
+    """The last value of each in what the run printed."""
+    folder, values = session.folder / result.folder, {}
+    texts = [tail(folder / f"{stream}.txt", _OUTPUT_BYTES) for stream in ("stdout", "stderr")]
+    for name, pattern in patterns.items():
+        matches = [match for text in texts for match in pattern.findall(text)]
+        with contextlib.suppress(ValueError):
+            if matches:
+                values[name] = float(matches[-1])
+    return values
+
+
+def _predicted(
+    words: Sequence[str],
+    revisions: Sequence[str],
+    card: tuple[str | None, str | None],
+    settings: Mapping[str, Setting] | None,
+    limits: Sequence[Limit],
+    options: Options,
+) -> Record:
+    """Memory, a step and an epoch of both on an imaginary card."""
+    gpu, gpu_memory = card
+    with contextlib.ExitStack() as stack:
+        folders: Sequence[str | None] = (None, None)
+        argvs = [list(words)] * 2 if revisions else _two_commands(words)
+        if revisions:
+            folders = stack.enter_context(_checked_out(revisions))
+        records = []
+        for argv, folder in zip(argvs, folders, strict=True):
+            with _in_folder(folder):
+                records.append(
+                    predict(
+                        argv,
+                        gpu=gpu,
+                        gpu_memory=gpu_memory,
+                        settings=settings,
+                        options=options,
+                        what_if=False,
+                    )
+                )
+        one = records[0].opened
+        names = revisions or [shlex.join(masking.words(argv)) for argv in argvs]
+        with opened("compare", one.command, one.device, options, one.budget) as session:
+            session.keep(of_records(records, limits, names))
+    return session.record()

@@ -1,0 +1,408 @@
+"""What `compare` concludes: from runs side by side, from two records, from two predictions."""
+
+import re
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from brimful.decide import compare as deciding
+from brimful.decide.compare import Course, Learning, quantity
+from brimful.decide.loaders_seen import dataset_length
+from brimful.decide.speed.turns import BUSY, gain
+from brimful.decide.tune.learning_rate import learning_rate_advice
+from brimful.errors import UsageError
+from brimful.units import format_share
+from brimful.values import (
+    Attempt,
+    Comparison,
+    Diagnostic,
+    Estimate,
+    Execution,
+    Quantity,
+    Record,
+    Setting,
+    Side,
+    Source,
+    TrialResult,
+)
+
+NAMES = ("A", "B")
+_KEPT_POINTS = 200  # of a curve
+_DRIFT = 0.1  # of the speed, between the first run and the last of the same side: worth a word
+_LIMIT = re.compile(r"\s*(\w+)\s*([<>])\s*([\d.eE+-]+)\s*")
+_BYTES = ("allocated_bytes", "reserved_bytes", "device_bytes")
+
+
+@dataclass
+class Contestant:
+    """One side and its runs, in their order."""
+
+    line: str
+    settings: dict[str, Setting]
+    runs: list[TrialResult] = field(default_factory=list)
+    metrics: list[dict[str, float]] = field(default_factory=list)  # of each run, the last values
+    joules: list[float | None] = field(default_factory=list)  # that the cards took in each run
+
+
+Contestants = tuple[Contestant, Contestant]
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What `--fail-if` forbids: a ratio of B to A above or below a number."""
+
+    text: str
+    code: str
+    above: bool
+    number: float
+
+    def failed_by(self, quantities: Sequence[Quantity]) -> str | None:
+        """Why the comparison fails: the limit is passed, or nobody knows; None where it holds."""
+        ratio = next((q.ratio for q in quantities if q.code == self.code), None)
+        if ratio is None:
+            return f"{self.text}: the ratio is not known"
+        passed = ratio.value > self.number if self.above else ratio.value < self.number
+        return f"{self.text}: it is {ratio.value:.3g}" if passed else None
+
+
+def limit(text: str) -> Limit:
+    """Raises UsageError where it is none."""
+    match = _LIMIT.fullmatch(text)
+    try:
+        return Limit(text.strip(), match[1], match[2] == ">", float(match[3])) if match else _fail()
+    except ValueError:
+        raise UsageError(
+            f"--fail-if {text!r}",
+            "it takes the name of a number, < or >, and a ratio of B to A",
+            "for instance --fail-if 'step_s > 1.05' (or peak_device_bytes, time_to_loss_s, ...)",
+        ) from None
+
+
+def _fail() -> Limit:
+    raise ValueError
+
+
+# --- runs side by side ---
+
+
+def of_runs(
+    sides: Contestants,
+    until: str,
+    limits: Sequence[Limit],
+    metrics: Sequence[str],
+    ended: str | None,
+) -> Comparison:
+    """`until`: how long each run trained, in words; `metrics`: the names that were asked for;
+    `ended`: what cut the comparison short, None where nothing did. Whole pairs alone count.
+    """
+    pairs = min(len(side.runs) for side in sides)
+    runs = [side.runs[:pairs] for side in sides]
+    of_a, of_b = deciding.courses(*runs)
+    together = [(a, b) for a, b in zip(of_a, of_b, strict=True) if a is not None and b is not None]
+    why_not = _why_not_compared(runs, len(together) == pairs, of_a, of_b)
+    learned = None if why_not else deciding.learning(together)
+    basis, speed = f"{2 * pairs} runs of {until}", _speed(runs)
+    sentence, better = deciding.verdict(speed, learned, why_not, basis, pairs)
+    named = dict.fromkeys(name for side in sides for values in side.metrics for name in values)
+    metrics_by_run = [side.metrics for side in sides]
+    of_metrics = [
+        quantity(name, [(a.get(name), b.get(name)) for a, b in zip(*metrics_by_run, strict=False)])
+        for name in named
+    ]
+    joules = [_joules_per_sample(side, runs) for side, runs in zip(sides, runs, strict=True)]
+    warnings = [Diagnostic("partial", f"{ended}: whole pairs alone count", "", "")] * bool(ended)
+    return _comparison(
+        [_of_side(*side) for side in zip(NAMES, sides, runs, (of_a, of_b), strict=True)],
+        (sentence, better),
+        [
+            speed,
+            *(
+                quantity(code, [(number(a), number(b)) for a, b in zip(*runs, strict=True)])
+                for code, number in _NUMBERS.items()
+            ),
+            *(learned.quantities if learned else ()),
+            *of_metrics,
+            quantity("energy_j_per_sample", list(zip(*joules, strict=True))),
+        ],
+        (Source.MEASURED, basis),
+        limits,
+        learned,
+        warnings + _warnings(runs, metrics, named),
+    )
+
+
+def _peak(name: str) -> Callable[[Execution], float | None]:
+    return lambda run: getattr(run.peak, name, None)
+
+
+_NUMBERS: dict[str, Callable[[TrialResult], float | None]] = {
+    "step_s": lambda run: statistics.median(run.step_s) if run.step_s else None,
+    "samples_per_step": lambda run: run.samples_per_step,
+    **{f"peak_{name}": _peak(name) for name in _BYTES},
+    "peak_host_bytes": lambda run: run.host_bytes,
+}
+
+
+def _speed(runs: Sequence[Sequence[TrialResult]]) -> Quantity:
+    middles = [_median([run.samples_per_s for run in side]) for side in runs]
+    faster = gain(runs[1], runs[0])
+    ratio = faster and Estimate(1 + faster.middle, Source.MEASURED, 1 + faster.low, 1 + faster.high)
+    return Quantity("samples_per_s", middles[0], middles[1], ratio)
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+def _joules_per_sample(side: Contestant, runs: Sequence[TrialResult]) -> list[float | None]:
+    """Of whole runs, with what comes before the first step."""
+    samples = [
+        sum(count or 0 for report in run.reports for count in report.samples_per_step)
+        for run in runs
+    ]
+    return [
+        joules / count if joules is not None and count else None
+        for joules, count in zip(side.joules[: len(samples)], samples, strict=True)
+    ]
+
+
+def _why_not_compared(
+    runs: Sequence[Sequence[TrialResult]],
+    whole: bool,
+    a: Sequence[Course | None],
+    b: Sequence[Course | None],
+) -> str:
+    """ "": it can be. Else the reason; `whole`: every run has its losses."""
+    if not whole:
+        return "no loss was seen at each step (backward() starts from no single number, or the "
+        "samples of a step are not known)"
+    lengths = [_median([dataset_length(run) for run in side]) for side in runs]
+    if None not in lengths and lengths[0] != lengths[1]:
+        return f"A trains on {lengths[0]:,.0f} samples and B on {lengths[1]:,.0f}"
+    if not deciding.begin_alike(a, b):
+        first = [statistics.median(c.losses[0] for c in side if c is not None) for side in (a, b)]
+        return (
+            f"A begins from a loss of {first[0]:.3g} and B from {first[1]:.3g}, so the two do not "
+            "mean the same"
+        )
+    return ""
+
+
+def _of_side(
+    name: str,
+    side: Contestant,
+    runs: Sequence[TrialResult],
+    courses: Sequence[Course | None],
+) -> Side:
+    optimizers = [optimizer for report in runs[-1].reports[:1] for optimizer in report.optimizers]
+    known = [course for course in courses if course is not None]
+    longest = max(known, key=lambda course: course.samples[-1], default=None)
+    return Side(
+        name,
+        side.line,
+        side.settings,
+        runs[-1].samples_per_step,
+        tuple(optimizers[0].first_learning_rates) if optimizers else (),
+        tuple(optimizers[0].learning_rates) if optimizers else (),
+        len(runs),
+        _thinned(longest) if longest else (),
+    )
+
+
+def _thinned(course: Course) -> tuple[tuple[float, float, float], ...]:
+    points = course.smoothed(course.samples[-1] / 10)
+    every = -(-len(points) // _KEPT_POINTS)
+    return tuple((p.samples, p.seconds, p.loss) for p in points[every - 1 :: every])
+
+
+def _warnings(
+    runs: Sequence[Sequence[TrialResult]], metrics: Sequence[str], named: Mapping[str, object]
+) -> list[Diagnostic]:
+    warnings = [
+        Diagnostic(
+            "no-metric",
+            f"--metric {name}: no run printed it",
+            "brimful looks for it in what the command prints",
+            "let the command print it, or train longer: an evaluation comes after an epoch",
+        )
+        for name in metrics
+        if name not in named
+    ]
+    for name, side in zip(NAMES, runs, strict=True):
+        rates = [run.samples_per_s for run in side if run.samples_per_s]
+        if len(rates) > 1 and abs(rates[-1] / rates[0] - 1) > _DRIFT:
+            warnings.append(
+                Diagnostic(
+                    "drift",
+                    f"{name}'s last run has {rates[-1] / rates[0]:.2g} × the speed of its first",
+                    "a machine that warms up, or is used by others, changes both by turns, and "
+                    "the intervals are wide for it",
+                    "compare again on a quiet machine, or with more --pairs",
+                )
+            )
+    share = max((run.others_share or 0.0 for side in runs for run in side), default=0.0)
+    if share > BUSY:
+        warnings.append(
+            Diagnostic(
+                "busy",
+                f"other processes took up to {format_share(share)} of the cores",
+                "speeds are those of a busy machine",
+                "",
+            )
+        )
+    if len(runs[0]) == 1:
+        warnings.append(
+            Diagnostic(
+                "one-pair",
+                "one run of each shows nothing of the noise from run to run",
+                "seeds and machines differ by more than one run shows",
+                "compare with --pairs 3",
+            )
+        )
+    return warnings + _of_learning_rates(runs)
+
+
+def _of_learning_rates(runs: Sequence[Sequence[TrialResult]]) -> list[Diagnostic]:
+    """Where the batch sizes differ and the learning rates do not."""
+    reports = [side[-1].reports[:1] for side in runs]
+    optimizers = [o for side in reports for report in side for o in report.optimizers[:1]]
+    if len(optimizers) < 2 or optimizers[0].learning_rates != optimizers[1].learning_rates:
+        return []
+    before, after = (side[-1].samples_per_step for side in runs)
+    rate = next(iter(optimizers[0].learning_rates), None)
+    advice = learning_rate_advice(rate, before, after, optimizers[0].name)
+    return [advice] if advice is not None else []
+
+
+# --- two records, two predictions ---
+
+
+def of_records(
+    records: Sequence[Record], limits: Sequence[Limit], names: Sequence[str] = ()
+) -> Comparison:
+    """What each record has: of a run its last attempt, of a plan its settings, of a prediction or
+    an audit what it names. `names`: of the commands, else the records' own.
+    """
+    numbers = [_numbers_of(record) for record in records]
+    predicted = any(record.prediction for record in records)
+    source = Source.PREDICTED if predicted else Source.MEASURED
+    quantities = [
+        quantity(code, [(numbers[0].get(code), numbers[1].get(code))], source=source)
+        for code in dict.fromkeys([*numbers[0], *numbers[1]])
+    ]
+    a, b = (_recorded_course(record) for record in records)
+    learned = deciding.learning([(a, b)]) if a is not None and b is not None else None
+    why = "nothing was trained" if predicted else "the records hold no losses by step"
+    speed = next((q for q in quantities if q.code == "samples_per_s"), None)
+    sentence, better = deciding.verdict(speed, learned, why, "one record of each", 1)
+    sides = [
+        Side(
+            name,
+            names[number] if names else record.opened.record_id,
+            samples_per_step=None,
+            curve=_thinned(course) if course is not None else (),
+        )
+        for number, (name, record, course) in enumerate(zip(NAMES, records, (a, b), strict=True))
+    ]
+    return _comparison(
+        sides,
+        (_with_memory(sentence, quantities), better),
+        [*quantities, *(learned.quantities if learned else ())],
+        (source, "predicted" if predicted else "one record of each, not side by side"),
+        limits,
+        learned,
+        [],
+    )
+
+
+def _with_memory(sentence: str, quantities: Sequence[Quantity]) -> str:
+    memory = next((q for q in quantities if q.code == "peak_device_bytes" and q.ratio), None)
+    if memory is None or memory.ratio is None:
+        return sentence
+    first, _, rest = sentence.partition(";")
+    taken = f"takes {memory.ratio.value:.3g} × the device memory"
+    return f"{first} and {taken};{rest}" if rest else f"{first} and {taken}"
+
+
+def _numbers_of(record: Record) -> dict[str, float | None]:
+    """Raises UsageError where the record holds none."""
+    if record.run is not None and record.run.attempts:
+        return _of_execution(record.run.attempts[-1])
+    if record.prediction is not None:
+        prediction = record.prediction
+        peak, speed, epoch = prediction.peak, prediction.speed, prediction.epoch
+        return {
+            "samples_per_s": speed.samples_per_s.value if speed and speed.samples_per_s else None,
+            "step_s": speed.step_s.value if speed else None,
+            "epoch_s": epoch.train_s.value if epoch else None,
+            **{f"peak_{name}": getattr(peak, name, None) for name in _BYTES},
+            "largest_batch_size": prediction.largest_batch_size,
+        }
+    if record.plan is not None:
+        plan = record.plan
+        memory = record.memory.memory if record.memory else "device"
+        return {
+            "samples_per_s": plan.samples_per_s.value if plan.samples_per_s else None,
+            f"peak_{memory}_bytes": plan.peak_bytes.value if plan.peak_bytes else None,
+        }
+    if record.trials:
+        result = record.trials[-1]
+        return {**_of_execution(result), "step_s": _NUMBERS["step_s"](result)}
+    raise UsageError(
+        f"the record {record.opened.record_id} holds nothing to compare",
+        f"it is of `brimful {record.opened.verb}`",
+        "name records of predict, audit, tune or run that came to an end",
+    )
+
+
+def _of_execution(run: Execution) -> dict[str, float | None]:
+    return {
+        "samples_per_s": run.samples_per_s,
+        **{f"peak_{name}": getattr(run.peak, name, None) for name in _BYTES},
+        "peak_host_bytes": run.host_bytes,
+    }
+
+
+def _recorded_course(record: Record) -> Course | None:
+    """Of the last attempt of a run, by its heartbeats; samples by its steps."""
+    attempt: Attempt | None = (
+        record.run.attempts[-1] if record.run and record.run.attempts else None
+    )
+    if attempt is None or not attempt.samples or not attempt.steps:
+        return None
+    beats = {beat.steps: beat for beat in attempt.course if beat.loss is not None and beat.steps}
+    if len(beats) < 2:
+        return None
+    each = attempt.samples / attempt.steps
+    return Course(
+        tuple(steps * each for steps in beats),
+        tuple(beat.seconds for beat in beats.values()),
+        tuple(beat.loss or 0.0 for beat in beats.values()),
+    )
+
+
+def _comparison(
+    sides: Sequence[Side],
+    verdict: tuple[str, str | None],
+    quantities: Sequence[Quantity],
+    source_and_basis: tuple[Source, str],
+    limits: Sequence[Limit],
+    learned: Learning | None,
+    warnings: Sequence[Diagnostic],
+) -> Comparison:
+    known = [q for q in quantities if (q.a, q.b) != (None, None)]
+    failed = [why for limit in limits if (why := limit.failed_by(known)) is not None]
+    source, basis = source_and_basis
+    return Comparison(
+        (sides[0], sides[1]),
+        *verdict,
+        tuple(known),
+        source,
+        basis,
+        learned.target if learned and not learned.flat else None,
+        learned.at_samples if learned else None,
+        learned.at_s if learned else None,
+        tuple(warnings),
+        tuple(failed),
+    )

@@ -1,0 +1,185 @@
+"""What pairs of runs say of two ways to train: planted cases, each with its sentence."""
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+
+from brimful.decide.compare import (
+    Course,
+    begin_alike,
+    course_of,
+    courses,
+    learning,
+    quantity,
+    verdict,
+)
+from brimful.decide.speed.turns import interval_of
+from brimful.values import Estimate, Quantity, Source
+from brimful_inside.wire import Report
+
+REPORT = Report(0, 1, "cpu", None, "2.13.0", "steps_done", 4, 1)
+
+
+def course(
+    batch: int = 32,
+    step_s: float = 0.01,
+    seconds: float = 10.0,
+    per_sample: float = 1.0,
+    noise: float = 0.0,
+    seed: int = 0,
+) -> Course:
+    """A loss of 1 / sqrt(1 + samples / 1000), in which a sample counts as `per_sample` of one."""
+    chance, steps = random.Random(seed), round(seconds / step_s)
+    samples = [batch * (step + 1) for step in range(steps)]
+    return Course(
+        tuple(map(float, samples)),
+        tuple(step_s * step for step in range(steps)),
+        tuple(
+            1 / math.sqrt(1 + per_sample * count / 1000) + chance.gauss(0, noise)
+            for count in samples
+        ),
+    )
+
+
+def pairs(*sides: dict, count: int = 2, noise: float = 0.0) -> list[tuple[Course, Course]]:
+    return [
+        (
+            course(**{"noise": noise, **sides[0]}, seed=2 * pair),
+            course(**{"noise": noise, **sides[1]}, seed=2 * pair + 1),
+        )
+        for pair in range(count)
+    ]
+
+
+def faster(ratio: float) -> Quantity:
+    return Quantity(
+        "samples_per_s", 1.0, ratio, Estimate(ratio, Source.MEASURED, ratio * 0.98, ratio * 1.02)
+    )
+
+
+def said(speed: float, of: list[tuple[Course, Course]]) -> tuple[str, str | None]:
+    runs = f"{2 * len(of)} runs of 10.0 s"
+    return verdict(faster(speed), learning(of), "", runs, len(of))
+
+
+def test_more_samples_a_second_of_which_each_teaches_less_are_not_taken():
+    sentence, better = said(2.0, pairs({}, {"batch": 64, "per_sample": 0.3}, noise=0.01))
+    assert better == "A" and sentence.startswith(
+        "B processes 2 × the samples a second and needs 1."
+    )
+    assert sentence.endswith("× the time to the same loss: do not take it")
+
+
+def test_more_samples_a_second_of_which_each_teaches_as_much_are_taken():
+    sentence, better = said(2.0, pairs({}, {"batch": 64}, noise=0.01))
+    assert better == "B" and "comes to the same loss in 0.49" in sentence
+    assert sentence.endswith("× the time: take it")
+
+
+def test_two_ways_that_are_equal_make_no_difference_that_matters():
+    sentence, better = said(1.0, pairs({}, {}))
+    assert better is None and sentence.startswith("B processes as many samples a second; ")
+    assert "no difference that matters" in sentence
+
+
+def test_too_much_noise_asks_for_as_many_runs_as_would_do():
+    sentence, better = said(1.0, pairs({}, {"per_sample": 1.1}, noise=0.1))
+    assert better is None and "cannot be told apart by 4 runs of 10.0 s; some " in sentence
+    assert int(sentence.split("some ")[1].split()[0]) > 4
+
+
+def test_a_loss_that_does_not_fall_tells_nothing_of_the_time_to_it():
+    flat = [(course(per_sample=0.0, noise=0.1), course(per_sample=0.0, noise=0.1, seed=1))]
+    sentence, better = said(1.4, flat)
+    assert better is None and "the loss did not fall by more than its noise" in sentence
+    assert [q.code for q in learning(flat).quantities] == [
+        "loss_at_equal_samples",
+        "loss_at_equal_time",
+    ]
+
+
+def test_the_time_to_the_loss_is_that_of_the_curves_it_was_made_from():
+    [(a, b)] = pairs({"seconds": 20.0}, {"per_sample": 0.5, "seconds": 20.0}, count=1)
+    soon = learning([(a, b)]).quantities[-1]
+    # B learns half as much from a sample: A has B's last loss after half the time.
+    assert soon.b == pytest.approx(20.0, rel=0.11)  # the average of a tenth of the samples
+    assert soon.ratio is not None and soon.ratio.value == pytest.approx(2.0, rel=0.05)
+
+
+def test_losses_are_compared_at_equal_samples_and_at_equal_time():
+    [(a, b)] = pairs({}, {"batch": 64}, count=1)
+    result = learning([(a, b)])
+    assert result.at_samples == pytest.approx(0.9 * a.samples[-1], rel=0.01)
+    assert result.at_s == pytest.approx(0.9 * a.seconds[-1], rel=0.01)
+    by_samples, by_time = result.quantities[:2]
+    assert by_samples.ratio is not None and by_samples.ratio.value == pytest.approx(1.0, rel=0.01)
+    assert by_time.ratio is not None and by_time.ratio.value < 0.8
+
+
+def test_what_was_not_compared_is_said_with_its_reason():
+    sentence, better = verdict(faster(1.4), None, "no loss was seen", "4 runs", 2)
+    assert sentence == (
+        "B processes 1.4 × the samples a second; learning was not compared: no loss was seen"
+    )
+    assert better is None
+
+
+def test_the_interval_of_few_pairs_rests_on_what_is_expected_as_well():
+    wide, narrow = interval_of([0.1, 0.1], 0.05), interval_of([0.1, 0.1], 0.01)
+    assert wide.high - wide.low > narrow.high - narrow.low > 0
+    apart = quantity("x", [(1.0, 2.0), (1.0, 2.2)], [0.01, 0.01])
+    assert apart.differs and apart.ratio is not None and (apart.ratio.low or 0) > 1.8
+    assert not quantity("x", [(1.0, 2.0), (1.0, 0.5)], [0.01, 0.01]).differs
+    assert not quantity("x", [(1.0, 2.0)]).differs  # one pair, and no noise known
+
+
+def test_the_course_of_ranks_is_of_all_their_samples_and_their_mean_loss():
+    ranks = [
+        replace(
+            REPORT,
+            rank=rank,
+            step_s=[0.1 + rank / 10] * 3,
+            samples_per_step=[8] * 4,
+            micro_batches_per_step=[1] * 4,
+            losses=[4.0 + rank, 3.0 + rank, None if rank else 2.0, 1.0 + rank],
+        )
+        for rank in (0, 1)
+    ]
+    result = course_of(ranks, weighs=True)
+    assert result is not None
+    assert result.samples == (16, 32, 48, 64)
+    assert result.losses == (4.5, 3.5, 2.0, 1.5)
+    assert result.seconds == pytest.approx((0, 0.2, 0.4, 0.6))  # of the slower rank
+    unknown = [replace(ranks[0], samples_per_step=[None] * 4)]
+    assert course_of(unknown, weighs=True) is None
+    assert course_of([replace(ranks[0], losses=[])], weighs=True) is None
+
+
+@pytest.mark.parametrize("weighs", [True, False])
+def test_a_script_may_divide_its_micro_batches_losses_or_not(weighs):
+    """Accumulation goes from 1 to 4; the loss of a step is the sum of its backward passes."""
+
+    class Run:
+        def __init__(self, accumulation: int):
+            summed = 1 if weighs else accumulation
+            self.reports = [
+                replace(
+                    REPORT,
+                    step_s=[0.1] * 3,
+                    samples_per_step=[8 * accumulation] * 4,
+                    micro_batches_per_step=[accumulation] * 4,
+                    losses=[2.0 * summed, 1.9 * summed, 1.8 * summed, 1.7 * summed],
+                )
+            ]
+
+    a, b = courses([Run(1)], [Run(4)])  # type: ignore[list-item]
+    assert a[0] is not None and b[0] is not None and a[0].losses == pytest.approx(b[0].losses)
+    assert begin_alike(a, b)
+
+
+def test_losses_of_different_kinds_begin_from_different_numbers():
+    a, b = course(), course()
+    scaled = replace(b, losses=tuple(10 * loss for loss in b.losses))
+    assert begin_alike([a], [b]) and not begin_alike([a], [scaled])

@@ -1,0 +1,242 @@
+"""`brimful compare` as a user calls it, on trainings of a second."""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.brimful.end_to_end.helper import brimful, script, start
+
+#: Prints an accuracy of its own after each epoch, and can be slow, broken or of other data.
+LEARNS = """
+import argparse
+import time
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch-size", type=int, default=8)
+parser.add_argument("--lr", type=float, default=0.01)
+parser.add_argument("--samples", type=int, default=256)
+parser.add_argument("--seed", type=int, default=3)
+parser.add_argument("--epochs", type=int, default=10000)
+parser.add_argument("--sleep", type=float, default=0.002)
+parser.add_argument("--fails", action="store_true")
+args = parser.parse_args()
+torch.manual_seed(args.seed)
+print("seed", args.seed)
+inputs = torch.randn(args.samples, 16)
+data = TensorDataset(inputs, inputs.mean(1, keepdim=True) * 4)
+model = nn.Linear(16, 1)
+optimizer = torch.optim.SGD(model.parameters(), args.lr)
+for epoch in range(args.epochs):
+    for features, targets in DataLoader(data, args.batch_size, shuffle=True):
+        loss = nn.functional.mse_loss(model(features), targets)
+        if args.fails:
+            raise RuntimeError("the loss is lost")
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        time.sleep(args.sleep)
+    print(f"val_acc={1 - loss.item():.3f}", flush=True)
+open("checkpoint.pt", "w").close()
+"""
+
+
+def command(*words: object) -> str:
+    return shlex.join([sys.executable, "train.py", *map(str, words)])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    script(tmp_path, LEARNS)
+    return tmp_path
+
+
+def compared(folder: Path, *words: object, code: int = 0, home: Path | None = None):
+    return brimful(folder, "compare", *words, code=code, home=home)
+
+
+def test_two_commands_run_by_turns_and_leave_nothing_behind(folder: Path):
+    before = sorted(os.listdir(folder))
+    result = compared(
+        folder,
+        *("--samples", 2000, "--metric", "val_acc=([0-9.-]+)", "--metric", "f1=([0-9.]+)"),
+        *("--fail-if", "step_s > 0.01", "--fail-if", "time_to_loss_s < 0", "--json"),
+        *("--", command("--seed", 3), command("--seed", 3, "--batch-size", 32, "--lr", 0.04)),
+        code=3,
+    )
+    assert sorted({*os.listdir(folder)} - {"home"}) == before
+    answer = result.json
+    quantities = {q["code"]: q for q in answer["quantities"]}
+    assert quantities["samples_per_step"]["a"] == 8 and quantities["samples_per_step"]["b"] == 32
+    assert quantities["samples_per_s"]["ratio"]["value"] > 1.2  # the sleep is shared by more
+    assert quantities["val_acc"]["ratio"] is not None
+    assert "time_to_loss_s" in quantities and "loss_at_equal_samples" in quantities
+    first, second = answer["sides"]
+    assert first["last_learning_rates"] == [0.01] and second["last_learning_rates"] == [0.04]
+    assert first["curve"][-1][0] > 1500
+    assert [w["problem"] for w in answer["warnings"] if w["code"] == "no-metric"] == [
+        "--metric f1: no run printed it"
+    ]
+    [failed] = answer["failed"]
+    assert failed.startswith("step_s > 0.01: it is ")
+    assert Path(answer["page"]).read_text().count("<svg") >= 4  # two curves, wide and narrow
+
+    # A B, B A, each pair with a seed of its own
+    trials = result.record.trials
+    assert [t.samples_per_step for t in trials] == [8, 32, 32, 8]
+    printed = [(Path(result.record.folder) / t.folder / "stdout.txt").read_text() for t in trials]
+    assert [text.split()[1] for text in printed] == ["3", "3", "4", "4"]
+    assert result.record.comparison is not None and result.record.comparison.verdict
+
+
+def test_runs_end_by_the_clock_and_evaluate_all_that_they_have(folder: Path):
+    result = compared(
+        folder,
+        *("--minutes", 0.02, "--pairs", 1, "--json", "--"),
+        *(command(), command("--batch-size", 16)),
+    )
+    for trial in result.record.trials:
+        assert 0.8 < sum(trial.step_s) < 3
+    assert result.json["basis"] == "2 runs of 1.20 s"
+    assert [w["code"] for w in result.json["warnings"]].count("one-pair") == 1
+
+
+def test_to_the_end_a_run_ends_as_the_script_does(folder: Path):
+    words = ("--epochs", 3, "--sleep", 0)
+    result = compared(
+        folder,
+        *("--to-end", "--pairs", 1, "--json"),
+        *("--", command(*words), command("--batch-size", 16, *words)),
+    )
+    assert [trial.reports[0].steps for trial in result.record.trials] == [96, 48]
+    assert not (folder / "checkpoint.pt").exists()
+
+
+def test_of_other_data_no_loss_is_compared(folder: Path):
+    result = compared(
+        folder,
+        *("--samples", 500, "--pairs", 1, "--"),
+        *(command("--sleep", 0), command("--sleep", 0, "--samples", 128)),
+    )
+    assert "learning was not compared: A trains on 256 samples and B on 128" in " ".join(
+        result.out.split()
+    )
+
+
+def test_a_command_that_fails_is_named_with_its_error(folder: Path):
+    result = compared(
+        folder, "--samples", 200, "--", command("--sleep", 0), command("--fails"), code=5
+    )
+    assert "B (" in result.err and "--fails" in result.err
+    assert "the loss is lost" in result.err
+
+
+def test_interrupted_after_a_pair_it_says_what_that_pair_showed(folder: Path):
+    process = start(
+        folder,
+        *("compare", "--minutes", 0.02, "--pairs", 50, "--"),
+        *(command(), command("--batch-size", 16)),
+    )
+    records = folder / "home"
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not list(records.glob("*/trial-004")):
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "B processes" in out and "interrupted after" in out
+
+
+def test_a_plan_is_compared_with_the_users_own_settings(folder: Path):
+    home = folder / "home"
+    words = ("--", sys.executable, "train.py", "--batch-size", "8", "--sleep", "0.01")
+    brimful(
+        folder, "tune", "--objective", "largest", "--max-batch-size", 64, *words, home=home, code=0
+    )
+    result = compared(folder, "--plan", "--samples", 600, "--pairs", 1, "--json", *words, home=home)
+    own, planned = (side["settings"].get("batch_size") for side in result.json["sides"])
+    assert own in (None, 8)
+    assert planned == 64
+
+
+def test_two_records_of_runs_are_compared_without_running_anything(folder: Path):
+    home = folder / "home"
+    for size in (8, 16):
+        words = ("--", sys.executable, "train.py", "--batch-size", size, "--epochs", 20)
+        brimful(folder, "run", "--plan", "none", *words, home=home, code=0)
+    first, second = sorted(path.name for path in home.iterdir() if path.is_dir())
+    result = compared(folder, first, second, "--json", home=home)
+    speed = next(q for q in result.json["quantities"] if q["code"] == "samples_per_s")
+    assert speed["ratio"]["value"] > 1.3 and result.json["basis"].startswith("one record of each")
+    assert not result.record.trials
+
+
+def test_predictions_are_compared_on_a_card_that_is_not_here(folder: Path):
+    source = LEARNS.replace("nn.Linear(16, 1)", "nn.Linear(16, 1).cuda()")
+    source = source.replace("model(features), targets", "model(features.cuda()), targets.cuda()")
+    (folder / "train.py").write_text(source)
+    result = compared(
+        folder,
+        *("--gpu", "a100-40gb", "--json", "--"),
+        *(command("--batch-size", 8), command("--batch-size", 4096)),
+    )
+    quantities = {q["code"]: q for q in result.json["quantities"]}
+    assert quantities["peak_allocated_bytes"]["ratio"]["value"] > 1
+    assert "learning was not compared: nothing was trained" in result.json["verdict"]
+    assert result.json["source"] == "predicted"
+
+
+def test_a_command_is_compared_at_two_git_revisions_with_the_data_that_is_here(folder: Path):
+    home = folder.parent / f"{folder.name}-home"
+    (folder / "data.txt").write_text("256")
+
+    def git(*words: str) -> None:
+        identity = ("-c", "user.name=x", "-c", "user.email=x@y")
+        subprocess.run(["git", *identity, *words], cwd=folder, check=True, capture_output=True)
+
+    source = LEARNS.replace("args.samples", "int(open('data.txt').read())")
+    (folder / "train.py").write_text(source)
+    git("init", "-q")
+    git("add", "train.py")
+    git("commit", "-q", "-m", "first")
+    (folder / "train.py").write_text(source.replace("args.sleep)", "3 * args.sleep)"))
+    git("commit", "-q", "-a", "-m", "second")
+    result = compared(
+        folder,
+        *("--revision", "HEAD~1", "--revision", "HEAD", "--samples", 600, "--pairs", 1, "--json"),
+        *("--", sys.executable, "train.py"),
+        home=home,
+    )
+    step = next(q for q in result.json["quantities"] if q["code"] == "step_s")
+    assert step["ratio"]["value"] > 1.5
+    trees = subprocess.run(["git", "worktree", "list"], cwd=folder, capture_output=True, text=True)
+    assert len(trees.stdout.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "nothing to compare"),
+        (("latest",), "1 record to compare"),
+        (("--", "python", "train.py"), "two commands, each in quotes"),
+        (("--", "python train.py"), "two commands, each in quotes"),
+        (("--minutes", "1", "--to-end", "--", "a b", "c d"), "exclude each other"),
+        (("--metric", "acc", "--", "a b", "c d"), "has 0 groups"),
+        (("--metric", "(", "--", "a b", "c d"), "regular expression"),
+        (("--fail-if", "slow", "--", "a b", "c d"), "--fail-if 'slow'"),
+        (("--revision", "HEAD", "--", "python", "train.py"), "two git revisions"),
+        (("--plan", "--", sys.executable, "train.py"), "has left a plan"),
+        (("--pairs", "0", "--", "a b", "c d"), "--pairs 0"),
+    ],
+)
+def test_what_cannot_be_meant_is_said_in_a_sentence(folder: Path, words, said):
+    result = compared(folder, *words, code=2)
+    assert said in " ".join(result.err.split())
