@@ -73,10 +73,10 @@ def headline(record: Record) -> Headline:
     """Of whatever a record holds, the furthest-reaching result first."""
     if record.run is not None:
         return of_run(record.run, record.torn)
-    if record.comparison is not None:
-        return of_comparison(record.comparison)
     if record.plan is not None:
         return of_plan(record.plan, record)
+    if record.comparison is not None:
+        return of_comparison(record.comparison)
     if record.prediction is not None:
         prediction = record.prediction
         answer = of_grid(prediction) if prediction.grid else of_prediction(prediction)
@@ -135,6 +135,12 @@ def of_plan(plan: Plan, record: Record | None = None) -> Headline:
     medians = record.speed if record else None
     alike = medians is not None and medians.knee_batch_size not in (None, chosen.effective)
     sentence = _named(plan, setting_text(chosen.effective), objective, alike)
+    comparison = record.comparison if record else None
+    if comparison is not None and comparison.better == "A":
+        sentence = (
+            f"Your own settings stay, batch size {setting_text(chosen.effective)}: those with the "
+            "highest throughput learn later"
+        )
     if record and (device := record.opened.device) is not None:
         here = "this CPU" if device.kind == "cpu" else device.label
         sentence += f" on {device.gpu.name if device.gpu else here}"
@@ -144,7 +150,9 @@ def of_plan(plan: Plan, record: Record | None = None) -> Headline:
     largest = record.memory.largest_batch_size if record and record.memory else None
     if objective is Objective.THROUGHPUT and largest is not None and largest != chosen.effective:
         sentence += f"; the largest that fits is {largest:,}"
-    if objective is Objective.THROUGHPUT and chosen.requested not in (None, chosen.effective):
+    if comparison is not None:
+        sentence += f". Beside your own settings (A), the fastest (B): {comparison.verdict}"
+    elif objective is Objective.THROUGHPUT and chosen.requested not in (None, chosen.effective):
         sentence += ". Learning was not compared (brimful compare --plan does)"
     tone = "good" if plan.verified and not plan.partial else "note"
     return Headline(tone, sentence + ("." if plan.verified else ". No trial has confirmed it."))

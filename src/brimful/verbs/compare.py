@@ -20,7 +20,17 @@ from brimful.measure import accelerators
 from brimful.measure.output import tail
 from brimful.record import read_record, record_home
 from brimful.units import counted, format_duration
-from brimful.values import Command, Device, Record, Setting, Trial, TrialKind, TrialResult
+from brimful.values import (
+    Command,
+    Comparison,
+    Device,
+    Plan,
+    Record,
+    Setting,
+    Trial,
+    TrialKind,
+    TrialResult,
+)
 from brimful.verbs import devices, run_plan
 from brimful.verbs.comparisons import NAMES, Contestant, Limit, limit, of_records, of_runs
 from brimful.verbs.predict import predict
@@ -51,7 +61,7 @@ class Until:
 
 
 @dataclass(frozen=True)
-class _Way:
+class Way:
     """One side: a command with its settings, and where it runs, if not here."""
 
     command: Command
@@ -66,7 +76,7 @@ class _Way:
         added = [f"{name}={value}" for name, value in self.environment.items()]
         return " ".join([*added, shlex.join(words)])
 
-    def seeded(self) -> tuple["_Way", int | None]:
+    def seeded(self) -> tuple["Way", int | None]:
         """With a place for the seed of its command, and the first one; None where it takes none."""
         command = commands.opened(self.command, _SEED)
         if _SEED not in commands.placeholders(command):
@@ -75,7 +85,7 @@ class _Way:
         return replace(self, command=command), seed if isinstance(seed, int) else 0
 
 
-_Ways = tuple[_Way, _Way]
+Ways = tuple[Way, Way]
 
 
 def compare(
@@ -119,13 +129,25 @@ def compare(
             _ways(words, records, plan, revisions, device, settings, options)
         )
         session = stack.enter_context(opened("compare", ways[0].command, ways[0].device, options))
-        a, b = (Contestant(way.line, way.settings) for way in ways)
-        session.message(f"A: {a.line}")
-        session.message(f"B: {b.line}")
-        stop = _run_by_turns(session, ways, (a, b), until, pairs, patterns)
-        ended = session.ended_early(stop) if stop is not None else None
-        session.keep(of_runs((a, b), until.text, limits, list(patterns), ended))
+        session.keep(side_by_side(session, ways, until, pairs, patterns, limits))
     return session.record()
+
+
+def side_by_side(
+    session: Session,
+    ways: Ways,
+    until: Until,
+    pairs: int = PAIRS,
+    patterns: Mapping[str, re.Pattern[str]] | None = None,
+    limits: Sequence[Limit] = (),
+) -> Comparison:
+    """Runs both by turns. Raises the errors of `verbs.results` where one of them does not train."""
+    a, b = (Contestant(way.line, way.settings) for way in ways)
+    session.message(f"A: {a.line}")
+    session.message(f"B: {b.line}")
+    stop = _run_by_turns(session, ways, (a, b), until, pairs, patterns or {})
+    ended = session.ended_early(stop) if stop is not None else None
+    return of_runs((a, b), until.text, limits, list(patterns or ()), ended)
 
 
 def _pattern(text: str) -> tuple[str, re.Pattern[str]]:
@@ -173,7 +195,7 @@ def _ways(
     device: str,
     settings: Mapping[str, Setting] | None,
     options: Options,
-) -> Iterator[_Ways]:
+) -> Iterator[Ways]:
     def began(argv: Sequence[str]) -> Start:
         return start(argv, settings, options, device, _NO_CARD)
 
@@ -182,11 +204,11 @@ def _ways(
     elif revisions:
         with _checked_out(revisions) as folders:
             one = began(words)
-            a, b = (_Way(one.command, one.values(), one.device, folder) for folder in folders)
+            a, b = (Way(one.command, one.values(), one.device, folder) for folder in folders)
             yield a, b
     else:
         a, b = (
-            _Way(one.command, one.values(), one.device) for one in map(began, _two_commands(words))
+            Way(one.command, one.values(), one.device) for one in map(began, _two_commands(words))
         )
         yield a, b
 
@@ -201,31 +223,40 @@ def _two_commands(words: Sequence[str]) -> list[list[str]]:
     return [shlex.split(word) for word in words]
 
 
-def _own_and_planned(began: Start, named: str, options: Options) -> _Ways:
+def _own_and_planned(began: Start, named: str, options: Options) -> Ways:
     """The user's own settings, and those of the newest plan of the command, or of one `named`."""
     chosen = run_plan.choose(began.command, named, False, None, options.home)
-    plan = chosen.plan
-    assert plan is not None  # `choose` raises where the one named has none
-    own = {
-        row.name: row.requested
-        for row in plan.settings
-        if row.requested is not None and row.name not in plan.environment
-    } | began.given
-    left_open = [name for name in commands.placeholders(began.command) if name not in own]
-    bare = commands.without(began.command, left_open) or began.command
+    assert chosen.plan is not None  # `choose` raises where the one named has none
     command = run_plan.with_places(began.command, chosen, options)
-    rows = run_settings.settings_of(command, plan, chosen.name, {})
-    planned = run_settings.values_in_force(rows)
-    environment, _ = run_settings.environment_of(plan, os.environ)
-    if not environment and all(own.get(name, value) == value for name, value in planned.items()):
+    ways = own_and_planned(began.command, command, chosen.plan, chosen.device, began.given)
+    if ways is None:
         raise UsageError(
             f"the plan {chosen.name} keeps your own settings: there is nothing to compare",
             "brimful tune found none that are clearly faster",
             "compare two commands of your own, each in quotes",
         )
+    return ways
+
+
+def own_and_planned(
+    command: Command, placed: Command, plan: Plan, device: Device, given: Mapping[str, Setting]
+) -> Ways | None:
+    """The user's own settings and a plan's, side by side; None where they are the same. `placed`:
+    the command with the places where the plan sets its numbers."""
+    own = {
+        row.name: row.requested
+        for row in plan.settings
+        if row.requested is not None and row.name not in plan.environment
+    } | dict(given)
+    left_open = [name for name in commands.placeholders(command) if name not in own]
+    bare = commands.without(command, left_open) or command
+    planned = run_settings.values_in_force(run_settings.settings_of(placed, plan, "", {}))
+    environment, _ = run_settings.environment_of(plan, os.environ)
+    if not environment and all(own.get(name, value) == value for name, value in planned.items()):
+        return None
     return (
-        _Way(bare, {n: own[n] for n in commands.placeholders(bare) if n in own}, chosen.device),
-        _Way(command, planned, chosen.device, environment=environment),
+        Way(bare, {n: own[n] for n in commands.placeholders(bare) if n in own}, device),
+        Way(placed, planned, device, environment=environment),
     )
 
 
@@ -285,7 +316,7 @@ def _in_folder(folder: str | None) -> Iterator[None]:
 
 def _run_by_turns(
     session: Session,
-    ways: _Ways,
+    ways: Ways,
     sides: tuple[Contestant, Contestant],
     until: Until,
     pairs: int,
@@ -294,7 +325,7 @@ def _run_by_turns(
     """A B, B A, A B, ...: each pair side by side, and neither always first. Returns what cut it
     short, where a whole pair had run before.
     """
-    seeded = [way.seeded() for way in ways]
+    seeded, before_runs = [way.seeded() for way in ways], len(session.results)
     for pair in range(pairs):
         for number in (0, 1) if pair % 2 == 0 else (1, 0):
             side, (way, seed) = sides[number], seeded[number]
@@ -302,7 +333,7 @@ def _run_by_turns(
             before = accelerators.energy_j()
             try:
                 with _in_folder(way.folder):
-                    result = session.run(trial, expected_total=2 * pairs)
+                    result = session.run(trial, expected_total=before_runs + 2 * pairs)
             except CUT_SHORT as stop:
                 if pair == 0:
                     raise
@@ -315,7 +346,7 @@ def _run_by_turns(
     return None
 
 
-def _trial(way: _Way, until: Until, seed: int | None, evaluates: bool) -> Trial:
+def _trial(way: Way, until: Until, seed: int | None, evaluates: bool) -> Trial:
     seconds = until.seconds if until.samples is None else None
     return Trial(
         way.command,
@@ -331,7 +362,7 @@ def _trial(way: _Way, until: Until, seed: int | None, evaluates: bool) -> Trial:
     )
 
 
-def _require(session: Session, result: TrialResult, name: str, side: Contestant, way: _Way) -> None:
+def _require(session: Session, result: TrialResult, name: str, side: Contestant, way: Way) -> None:
     """Raises the error of a run that did not train, and says whose it is."""
     try:
         require_steps(session, result)

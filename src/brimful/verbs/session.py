@@ -158,12 +158,16 @@ class Session:
             trial, folder, self.folder, self.options.watcher.trial_progress, scans, imports
         )
 
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self.started
+
     def _in_time(self, trial: Trial) -> tuple[Trial, bool]:
         """The trial with its time limit, and whether that is what is left of all trials' time."""
         limit_s = self.options.time_limit_s
         if limit_s is None or not self.limits_the_whole:
             return replace(trial, time_limit_s=limit_s or trial.time_limit_s), False
-        left_s = limit_s - (time.monotonic() - self.started)
+        left_s = limit_s - self.elapsed_s
         if left_s <= 0:
             raise self._time_is_up()
         return replace(

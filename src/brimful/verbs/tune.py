@@ -27,7 +27,7 @@ from brimful.values import (
     Source,
     SpeedEstimate,
 )
-from brimful.verbs import imaginary, tune_measured, tune_plan
+from brimful.verbs import imaginary, tune_compared, tune_measured, tune_plan
 from brimful.verbs.answers import estimate_of, sizes_of
 from brimful.verbs.devices import CardRequest
 from brimful.verbs.imaginary import CardView, view_of
@@ -50,12 +50,15 @@ def tune(
     objective: str | None = None,
     host_policy: str = "measured",
     strict: bool = False,
+    compare: bool | None = None,
     settings: Mapping[str, Setting] | None = None,
     options: Options | None = None,
 ) -> Record:
     """Finds settings for the command. Returns the record, whose `plan` is the answer.
 
-    `host_policy` and `strict`: `brimful.decide.loading`, for the loader on this machine.
+    `host_policy` and `strict`: `brimful.decide.loading`, for the loader on this machine. `compare`:
+    whether the plan and the user's own settings train beside each other at last; None: where the
+    time limit leaves room for it.
 
     Raises UsageError where the command takes no batch size or ignores it, DoesNotFit when no batch
     size fits, and the errors of `verbs.results` when it does not train.
@@ -92,7 +95,10 @@ def tune(
             except CUT_SHORT as stop:
                 session.keep(_largest_so_far(view, goal, asked, stop))
         else:
-            tune_measured.run(session, tune_plan.Task(began, goal, others, host_policy, strict))
+            task = tune_plan.Task(began, goal, others, host_policy, strict)
+            plan = tune_measured.run(session, task)
+            if goal is Objective.THROUGHPUT and not plan.partial:
+                tune_compared.compared(session, began, plan, compare)
     return session.record()
 
 

@@ -41,7 +41,7 @@ from brimful.verbs.session import Options
 from brimful_inside.simulator.roofline import Kernel
 from brimful_inside.simulator.trace import Row
 from brimful_inside.wire import Failure
-from tests.brimful.verbs.world import COMMAND, GIB, MIB, World, work
+from tests.brimful.verbs.world import COMMAND, GIB, MIB, Learning, World, work
 
 STARTED = 1_785_000_000.0  # 2026-07-25T17:20:00Z
 ASKED = ("my-train", "--batch-size", "64")
@@ -106,20 +106,6 @@ class Crashing(World):
         return (
             replace(result, failure=self.failure) if result.outcome is Outcome.CRASHED else result
         )
-
-
-@dataclass
-class Learning(World):
-    """Its loss falls with the samples, and less with a larger batch."""
-
-    def launch(self, trial: Trial, *rest: Any, **more: Any) -> TrialResult:
-        result = super().launch(replace(trial, steps=400), *rest, **more)
-        size = self.batch(trial)
-        losses: list[float | None] = [
-            4 / (1 + size**0.8 * step / 200) ** 0.5 + 0.02 * (-1) ** step for step in range(401)
-        ]
-        reports = tuple(replace(report, losses=losses) for report in result.reports)
-        return replace(result, reports=reports)
 
 
 def made(

@@ -19,7 +19,14 @@ from brimful_inside.simulator.allocator import CachingAllocator
 from brimful_inside.simulator.program import program_of
 from brimful_inside.simulator.replay import replay
 from brimful_inside.simulator.trace import Free, Malloc, Phase, Row, Step, Uses, decode, encode_row
-from brimful_inside.wire import BatchSeen, LoaderSeen, OptimizerSeen, Place, WorstBatch
+from brimful_inside.wire import (
+    NO_LIMIT,
+    BatchSeen,
+    LoaderSeen,
+    OptimizerSeen,
+    Place,
+    WorstBatch,
+)
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -213,6 +220,26 @@ class World:
             peak_unphased=peak,
             trace_file="trace-0.jsonl" if trial.device.kind == "imaginary" else None,
         )
+
+
+@dataclass
+class Learning(World):
+    """Its loss falls with each step: with the learning rate, and with the size of the batch to the
+    power of `teaches` (1: each sample as much in a large batch as in a small one, 0: a step as much
+    whatever its size). A trial that ends by the clock has 400 steps."""
+
+    teaches: float = 0.8
+
+    def launch(self, trial: Trial, *rest, **more) -> TrialResult:
+        steps = 400 if trial.steps == NO_LIMIT else trial.steps
+        result = super().launch(replace(trial, steps=steps), *rest, **more)
+        rate = float(trial.settings.get("lr", 1e-3)) * 1e3
+        learned = rate * self.batch(trial) ** self.teaches / 200
+        losses: list[float | None] = [
+            4 / (1 + learned * step) ** 0.5 + 0.02 * (-1) ** step for step in range(steps + 1)
+        ]
+        reports = tuple(replace(report, losses=losses) for report in result.reports)
+        return replace(result, trial=trial, reports=reports)
 
 
 class Ragged(World):
