@@ -175,8 +175,10 @@ def _why_not_compared(
 ) -> str:
     """ "": it can be. Else the reason; `whole`: every run has its losses."""
     if not whole:
-        return "no loss was seen at each step (backward() starts from no single number, or the "
-        "samples of a step are not known)"
+        return (
+            "no loss was seen at each step (backward() starts from no single number, or the "
+            "samples of a step are not known)"
+        )
     lengths = [_median([dataset_length(run) for run in side]) for side in runs]
     if None not in lengths and lengths[0] != lengths[1]:
         return f"A trains on {lengths[0]:,.0f} samples and B on {lengths[1]:,.0f}"

@@ -20,7 +20,6 @@ from brimful_inside.simulator.program import program_of
 from brimful_inside.simulator.replay import replay
 from brimful_inside.simulator.trace import Free, Malloc, Phase, Row, Step, Uses, decode, encode_row
 from brimful_inside.wire import (
-    NO_LIMIT,
     BatchSeen,
     LoaderSeen,
     OptimizerSeen,
@@ -30,6 +29,7 @@ from brimful_inside.wire import (
 
 MIB = 1 << 20
 GIB = 1 << 30
+MOST_STEPS = 400  # of a trial that ends by the clock
 COMMAND = ("my-train", "--batch-size", "{batch_size}")
 
 
@@ -110,6 +110,7 @@ class World:
         imports=None,
     ) -> TrialResult:
         self.launched.append(trial)
+        trial = replace(trial, steps=min(trial.steps, MOST_STEPS))
         folder.mkdir(parents=True)
         size = self.batch(trial)
         outcome, imaginary = self.outcome_of(trial, size), trial.device.kind == "imaginary"
@@ -226,20 +227,20 @@ class World:
 class Learning(World):
     """Its loss falls with each step: with the learning rate, and with the size of the batch to the
     power of `teaches` (1: each sample as much in a large batch as in a small one, 0: a step as much
-    whatever its size). A trial that ends by the clock has 400 steps."""
+    whatever its size)."""
 
     teaches: float = 0.8
 
     def launch(self, trial: Trial, *rest, **more) -> TrialResult:
-        steps = 400 if trial.steps == NO_LIMIT else trial.steps
-        result = super().launch(replace(trial, steps=steps), *rest, **more)
+        result = super().launch(trial, *rest, **more)
+        steps = result.trial.steps
         rate = float(trial.settings.get("lr", 1e-3)) * 1e3
         learned = rate * self.batch(trial) ** self.teaches / 200
         losses: list[float | None] = [
             4 / (1 + learned * step) ** 0.5 + 0.02 * (-1) ** step for step in range(steps + 1)
         ]
         reports = tuple(replace(report, losses=losses) for report in result.reports)
-        return replace(result, trial=trial, reports=reports)
+        return replace(result, reports=reports)
 
 
 class Ragged(World):

@@ -1,0 +1,53 @@
+"""`compare` in worlds whose answer is known."""
+
+from brimful.show.headline import headline
+from brimful.values import Record
+from brimful.verbs.compare import Until, compare
+from tests.brimful.verbs.world import Learning, World, work
+
+WORDS = ("my-train --batch-size 16", "my-train --batch-size 64")
+
+
+def compared(world: World, words: tuple[str, ...] = WORDS, **more) -> Record:
+    return work(world, compare, words, device="cpu", until=Until(60.0), **more)
+
+
+def codes(record: Record) -> set[str]:
+    assert record.comparison is not None
+    return {quantity.code for quantity in record.comparison.quantities}
+
+
+def test_without_a_loss_the_speeds_are_compared_and_the_reason_is_a_whole_sentence():
+    record = compared(World())
+    assert headline(record).sentence == (
+        "B processes 1.41 × the samples a second; learning was not compared: no loss was seen at "
+        "each step (backward() starts from no single number, or the samples of a step are not "
+        "known)."
+    )
+    assert codes(record).isdisjoint({"time_to_loss_s", "loss_at_equal_samples"})
+
+
+def test_a_batch_whose_steps_teach_no_more_is_not_worth_its_time():
+    record = compared(Learning(teaches=0.0))
+    assert record.comparison is not None and record.comparison.better == "A"
+    assert headline(record).sentence.endswith("to the same loss: do not take it.")
+
+
+def test_the_same_learning_rate_at_another_batch_size_is_said():
+    record = compared(Learning())
+    assert record.comparison is not None
+    [advice] = [w for w in record.comparison.warnings if w.code == "learning-rate-scaling"]
+    assert "Try 0.002 instead of 0.001" in advice.suggestion
+    scaled = (WORDS[0] + " --lr 0.001", WORDS[1] + " --lr 0.001")
+    assert compared(Learning(), scaled).comparison is not None
+
+
+def test_a_limit_that_is_passed_or_not_known_fails_the_comparison():
+    limits = ("samples_per_s < 2", "step_s > 10", "peak_device_bytes > 1")
+    record = compared(World(), fail_if=limits)
+    assert record.comparison is not None
+    assert record.comparison.failed == (
+        "samples_per_s < 2: it is 1.41",
+        "peak_device_bytes > 1: the ratio is not known",
+    )
+    assert headline(record).tone == "bad"
