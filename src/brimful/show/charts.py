@@ -218,7 +218,12 @@ def course_chart(
         .encode(y="value:Q")
         for points, color in zip(curves.values(), (PALETTE["fit"], PALETTE["limit"]), strict=False)
     ]
-    x = alt.X("x:Q", title=name, scale=alt.Scale(domain=[0, last / scale], nice=False))
+    x = alt.X(
+        "x:Q",
+        title=name,
+        scale=alt.Scale(domain=[0, last / scale], nice=False),
+        axis=alt.Axis(tickCount=width // 80),
+    )
     axes = shared_axes(x, alt.Y("y:Q", title=title, scale=alt.Scale(zero=from_zero)))
     return layered(axes, layers, width, f"{title} over {unit or 'time'}")
 

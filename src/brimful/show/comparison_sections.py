@@ -99,5 +99,5 @@ def _figure(sides: Sequence[Side], along: int, title: str, sentence: str) -> Fig
         by_samples = {"unit": "samples"} if along == 0 else {}
         return course_chart(curves, "loss", width, from_zero=False, **by_samples)
 
-    legend = (("line", "A"), ("limit", "B"))
+    legend = (("line", "A"), ("second", "B"))
     return Figure(title, draw, legend, (sentence,), detail=True, wide=False)
