@@ -401,6 +401,11 @@ class Report:
     # of each step, warm-up included: the sum of what its backward passes began from, without a
     # GradScaler's factor; None where that is no single number. [] where reading waits for a device
     losses: List[Optional[float]] = field(default_factory=list)
+    # of the gradient noise scale (`brimful_inside.noise_scale`), and in how many steps it was
+    # measured; 0: each step is one batch of one rank, or is sharded or compiled
+    noise_trace: float = 0.0
+    noise_square: float = 0.0
+    noise_steps: int = 0
     worst_batch: Optional[WorstBatch] = None
     peak_unphased: Optional[PhasePeak] = None  # over the whole process
     context_bytes: Optional[int] = None  # device memory outside PyTorch's allocator

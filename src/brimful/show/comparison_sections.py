@@ -9,6 +9,7 @@ from brimful.show.text import (
     Cell,
     bytes_text,
     count_text,
+    noise_text,
     seconds_text,
     speed_text,
 )
@@ -65,8 +66,9 @@ def _fact(side: Side) -> tuple[str, Cell]:
         f"{first:g}" if first == last else f"{first:g}, at the end {last:g}"
         for first, last in zip(side.first_learning_rates, side.last_learning_rates, strict=False)
     ]
-    rate = f"learning rate {'; '.join(dict.fromkeys(rates))}" if rates else None
-    return side.name, Cell(side.command_line, note=rate)
+    notes = [f"learning rate {'; '.join(dict.fromkeys(rates))}"] if rates else []
+    notes += [noise_text(side.noise_scale)] if side.noise_scale else []
+    return side.name, Cell(side.command_line, note=", ".join(notes) or None)
 
 
 def _row(quantity: Quantity, comparison: Comparison) -> tuple[Cell, ...]:

@@ -7,7 +7,15 @@ from math import isfinite
 from typing import Any
 
 from brimful.outcomes import OUTCOMES
-from brimful.show.section import Column, CommandLine, Figure, Quote, Section, Table
+from brimful.show.section import (
+    Column,
+    CommandLine,
+    Figure,
+    Quote,
+    Section,
+    Sentences,
+    Table,
+)
 from brimful.show.text import (
     ABSENT,
     Cell,
@@ -16,6 +24,7 @@ from brimful.show.text import (
     environment_text,
     footnotes,
     memory_of,
+    noise_text,
     reason,
     seconds_text,
     setting_text,
@@ -241,6 +250,8 @@ def run_sections(run: Run) -> list[Section]:
     for ended in run.attempts[-1:]:
         title = f"Peaks by phase, measured in attempt {ended.number}"
         parts += phases_table(title, ended.phases) + _course(ended)
+        if ended.noise_scale is not None:
+            parts.append(Sentences("Learning", (f"{noise_text(ended.noise_scale)} (measured).",)))
     return parts
 
 

@@ -14,6 +14,7 @@ from brimful_inside.probe.hooks.audited import Audited
 from brimful_inside.probe.hooks.data_loaders import Loaders
 from brimful_inside.probe.hooks.exceptions import Failures
 from brimful_inside.probe.hooks.forward_backward import ForwardWatch, Losses, first_of
+from brimful_inside.probe.hooks.gradient_noise import GradientNoise
 from brimful_inside.probe.hooks.optimizer_steps import CapturedSteps, Steps
 from brimful_inside.probe.memory.leaks import Leaks
 from brimful_inside.probe.memory.phases import Phases
@@ -43,6 +44,7 @@ class Probe:
             clock_for(config.device), config.warmup_steps, config.steps if config.cut else None
         )
         self.losses = Losses(imaginary, config.cut)
+        self.noise = GradientNoise(not imaginary and (not config.cut or config.steps == NO_LIMIT))
         self.counter = None if config.cut else RunCounter(device.held)
         self._kept_steps = NO_LIMIT if config.cut else KEPT_STEPS
         self.loaders = Loaders(config.audits, imaginary, config.time_loader, self._kept_steps)
@@ -204,6 +206,7 @@ class Probe:
         samples = self._samples_of_step()
         self._samples += samples or 0
         self.losses.step()
+        self._look_at_noise(number, samples)
         if self.counter is not None:
             self.counter.step(samples, waited_s)
         self._first_dimension, self._backwards = None, 0
@@ -223,6 +226,12 @@ class Probe:
         if held is not None:
             self.ending.holds(number, held.reserved_bytes)
         self._decide_end()
+
+    def _look_at_noise(self, number: int, samples: Optional[int]) -> None:
+        any_trained = self.loaders.any_trained
+        batches = self.loaders.consumption.latest_batches if any_trained else self._backwards
+        if self.steps.pace is not None:
+            self.noise.step(number, self.steps.pace.groups, samples, batches)
 
     @guarded
     def scaler_skipped(self, optimizer: Any) -> None:

@@ -120,6 +120,35 @@ def test_to_the_end_a_run_ends_as_the_script_does(folder: Path):
     assert not (folder / "checkpoint.pt").exists()
 
 
+ACCUMULATES = LEARNS.replace(
+    "optimizer.step()\n        optimizer.zero_grad()",
+    "step += 1\n        if step % 4 == 0:\n            optimizer.step()\n"
+    "            optimizer.zero_grad()",
+).replace("for epoch in", "step = 0\nfor epoch in")
+
+
+def test_a_script_that_accumulates_shows_its_gradient_noise_scale(folder: Path):
+    """Under compare and under run."""
+    (folder / "train.py").write_text(ACCUMULATES)
+    words = ("--sleep", 0, "--epochs", 60, "--lr", 0.001)
+    result = compared(
+        folder,
+        *("--to-end", "--pairs", 1, "--json", "--"),
+        *(command(*words), command("--batch-size", 1, *words)),
+    )
+    assert [trial.samples_per_step for trial in result.record.trials] == [32, 4]
+    scales = [side["noise_scale"] for side in result.json["sides"]]
+    assert all(scale is not None and 0 < scale < 1000 for scale in scales), scales
+    run = brimful(
+        folder,
+        *("run", "--plan", "none", "--", sys.executable, "train.py", *words),
+        home=folder / "home",
+        code=0,
+    )
+    [attempt] = run.record.run.attempts
+    assert attempt.noise_scale is not None and attempt.reports[0].noise_steps > 10
+
+
 def test_of_other_data_no_loss_is_compared(folder: Path):
     result = compared(
         folder,

@@ -51,8 +51,9 @@ class Consumption:
         self._fresh: Deque[Tuple[Pass, Optional[int]]] = deque()
         self._ahead: Dict[int, int] = {}  # pass -> batches given when its first batch was worked on
         self._active: Dict[int, Pass] = {}  # those that the last steps drew from
-        # samples that were drawn for the latest step (or ahead of it)
+        # samples, and batches, that were drawn for the latest step (or ahead of it)
         self.latest: Optional[int] = None
+        self.latest_batches = 0
 
     def given(self, pass_: Pass, samples: Optional[int]) -> None:
         self._fresh.append((pass_, samples))
@@ -72,6 +73,7 @@ class Consumption:
         drawn = [(pass_, samples) for pass_, samples in self._fresh if pass_.role != EVAL]
         known = [samples for _, samples in drawn if samples is not None]
         self.latest = sum(known) if drawn and len(known) == len(drawn) else None
+        self.latest_batches = len(drawn)
         self._fresh.clear()
         if len(self._marks) >= self._kept_steps:
             return

@@ -80,6 +80,11 @@ def _is_training(frame: Any) -> bool:
     return frame is not None and bool(getattr(frame.f_locals.get("self"), "training", False))
 
 
+def is_compiled() -> bool:
+    """Whether torch.compile was used."""
+    return _compiled
+
+
 def patch_compile() -> None:
     """From the first torch.compile on, no hook is set."""
 
