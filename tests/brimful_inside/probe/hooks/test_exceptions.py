@@ -195,32 +195,6 @@ def test_building_a_cuda_extension_is_named_by_the_line_that_builds_it(tmp_path)
     )
 
 
-def test_deepspeed_is_answered_with_what_shards_alike_and_is_modelled(tmp_path):
-    missing = needs_real_card(
-        raised(ModuleNotFoundError("No module named 'deepspeed'")), lambda path: True
-    )
-    path = tmp_path / "site-packages" / "deepspeed" / "ops.py"
-    space: dict = {}
-    exec(
-        compile(
-            "def build():\n    raise RuntimeError('CUDA_HOME does not exist')\n", str(path), "exec"
-        ),
-        space,
-    )
-    try:
-        space["build"]()
-    except RuntimeError as error:
-        found = needs_real_card(error)
-    for text in (missing, found):
-        assert (
-            "DeepSpeed is not modelled" in text
-            and "fully_shard (FSDP2;" in text
-            and "ZeRO-3" in text
-            and "ZeRO-1" in text
-        )
-    assert needs_real_card(raised(ValueError("deepspeed=None is no path"))) is None
-
-
 WORKERS = """Caught FileNotFoundError in DataLoader worker process 3.
 Original Traceback (most recent call last):
   File "/env/lib/python3/site-packages/torch/utils/data/_utils/worker.py", line 349, in _worker_loop
