@@ -142,7 +142,7 @@ def _telling(broadcast: Callable) -> Callable:
         if group.size() < 2 or not is_meta(tensor) or not is_small(tensor):
             return result
         values = gpu.known.values(tensor)
-        sent = torch.zeros(1 + tensor.nbytes, dtype=torch.uint8)
+        sent = torch.zeros(1 + tensor.nbytes, dtype=torch.uint8, device="cpu")
         if values is not None:
             sent[0] = 1
             sent[1:] = values.contiguous().flatten().view(torch.uint8)
