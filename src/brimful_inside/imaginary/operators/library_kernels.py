@@ -16,6 +16,7 @@ from torch import _utils
 
 from brimful_inside import Refused
 from brimful_inside.imaginary.state.device import ImaginaryGpu
+from brimful_inside.simulator.roofline import HOST
 
 # PyTorch's own Python kernels have shapes of their own on the meta device, which its distributed
 # code is tested with.
@@ -145,12 +146,23 @@ def _multi_tensor_adam(chunk: int, overflow: Any, lists: Any, *numbers: Any) -> 
     )
 
 
+def _updates_on_host(part: CompiledPart, *args: Any) -> int:
+    """CPUAdam and the like: the tensors of one parameter in the host's memory, the gradient second
+    (csrc/adam/cpu_adam_impl.cpp); all else is read and written."""
+    tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    nbytes = 2 * sum(tensor.nbytes for tensor in tensors) - tensors[1].nbytes
+    part.gpu.clock.add("an optimizer's step on the host", HOST, 0, nbytes)
+    return 0
+
+
 def without_building(gpu: ImaginaryGpu, module: Any) -> None:
     """`module` has the builders of DeepSpeed's extensions (op_builder/builder.py), which ask first
     whether one was loaded before. Those of ZeRO's optimizers change tensors in place."""
     if gpu.is_open:
         part: Any = CompiledPart(gpu)
         part.multi_tensor_adam = _multi_tensor_adam
+        for name in ("adam_update", "adagrad_update", "lion_update"):
+            setattr(part, name, partial(_updates_on_host, part))
         part.flatten, part.unflatten = (
             _utils._flatten_dense_tensors,
             _utils._unflatten_dense_tensors,
