@@ -146,12 +146,16 @@ def _multi_tensor_adam(chunk: int, overflow: Any, lists: Any, *numbers: Any) -> 
     )
 
 
+_ON_HOST = "an optimizer's step on the host"
+
+
 def _updates_on_host(part: CompiledPart, *args: Any) -> int:
     """CPUAdam and the like: the tensors of one parameter in the host's memory, the gradient second
     (csrc/adam/cpu_adam_impl.cpp); all else is read and written."""
     tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
     nbytes = 2 * sum(tensor.nbytes for tensor in tensors) - tensors[1].nbytes
-    part.gpu.clock.add("an optimizer's step on the host", HOST, 0, nbytes)
+    part.gpu.approximate(_ON_HOST)
+    part.gpu.clock.add(_ON_HOST, HOST, 0, nbytes)
     return 0
 
 

@@ -39,7 +39,8 @@ _OF_WORKER = re.compile(
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)')
 # Of these an imaginary card raises none on purpose: in its own code they are defects.
 _DEFECTS = (AttributeError, TypeError, LookupError, NameError, AssertionError, ArithmeticError)
-_BUILDS = re.compile(r"torch[/\\]utils[/\\]cpp_extension\.py$")
+# PyTorch's, and DeepSpeed's, which asks first what there is
+_BUILDS = re.compile(r"(torch[/\\]utils[/\\]cpp_extension|op_builder[/\\]builder)\.py$")
 _QUOTED_PATH = re.compile(r"'(/[^']+)'")
 
 

@@ -1,5 +1,5 @@
-"""DeepSpeed's ZeRO runs as DeepSpeed has it, where it is installed; what it holds is checked against
-sums done by hand. DeepSpeed finds its accelerator once a process, so a process of its own asks."""
+"""DeepSpeed's ZeRO runs as DeepSpeed has it, where it is installed; what it holds is checked
+against sums done by hand. DeepSpeed looks for an accelerator once, so a process of its own asks."""
 
 import json
 import subprocess
@@ -52,7 +52,7 @@ def held(zero, half):
         "train_micro_batch_size_per_gpu": 2,
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
         half: {"enabled": True},
-        "zero_optimization": {"reduce_bucket_size": bucket, "allgather_bucket_size": bucket, **zero},
+        "zero_optimization": {"reduce_bucket_size": bucket, **zero},
     }
     gc.collect()
     before = requested("current")
@@ -73,7 +73,8 @@ def held(zero, half):
         engine.step()
     gpu.step(2)
     rows = gpu.clock.last_step()
-    updates = {row.kind: row.bytes for row in rows if row.op.startswith(("an optim", "aten._fused"))}
+    update = ("an optimizer", "aten._fused")
+    updates = {row.kind: row.bytes for row in rows if row.op.startswith(update)}
     kept = requested("current") - before - x.nbytes
     engine.destroy()
     return [made, backward, kept, updates]

@@ -126,6 +126,7 @@ def test_a_step_of_deepspeeds_optimizers_on_the_host_takes_the_hosts_time(gpu):
     mark = gpu.clock.mark()
     extension.adam_update(0, 1, 1e-3, 0.9, 0.999, 1e-8, 0.0, True, *tensors)
     assert [row[1:4] for row in gpu.clock.since(mark)] == [("host", 0, 7 * 4 * MIB)]
+    assert gpu.approximations == {"an optimizer's step on the host": 1}
 
 
 def test_memory_that_runs_out_in_a_librarys_kernel_is_out_of_memory(enter, library):

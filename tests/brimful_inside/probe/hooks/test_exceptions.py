@@ -179,10 +179,10 @@ def test_errors_of_another_kind_are_the_scripts_own(error):
     assert needs_real_card(raised(error), lambda path: True) is None
 
 
-def test_building_a_cuda_extension_is_named_by_the_line_that_builds_it(tmp_path):
-    folder = tmp_path / "torch" / "utils"
-    folder.mkdir(parents=True)
-    path = folder / "cpp_extension.py"
+@pytest.mark.parametrize("file", ["torch/utils/cpp_extension.py", "ops/op_builder/builder.py"])
+def test_building_a_cuda_extension_is_named_by_the_line_that_builds_it(tmp_path, file):
+    path = tmp_path / file
+    path.parent.mkdir(parents=True)
     path.write_text("def load():\n    raise OSError('CUDA_HOME environment variable is not set')\n")
     space: dict = {}
     exec(compile(path.read_text(), str(path), "exec"), space)
