@@ -129,11 +129,12 @@ def without_compiled_part(gpu: ImaginaryGpu, module: Any) -> None:
 def _multi_tensor_adam(chunk: int, overflow: Any, lists: Any, *numbers: Any) -> None:
     """FusedAdam (csrc/adam/multi_tensor_adam.cu) runs as PyTorch's kernel, which does the same to
     the same tensors."""
-    grads, params, *moments = lists
+    grads, params, means, squares = lists
     torch._fused_adam_(
         params,
         grads,
-        *moments,
+        means,
+        squares,
         [],
         [overflow] * len(params),
         lr=0.0,
