@@ -96,7 +96,7 @@ $(STRANGERS_VENV)/.set-up: bench/strangers/requirements.txt bench/strangers/cons
 	$(STRANGERS_PIP) -r bench/strangers/requirements.txt
 	@touch $@
 
-bench-strangers: $(STAMP) $(STRANGERS_VENV)/.set-up ## Predict and audit training programs of 19 packages on PyPI, in an environment of their own (8 GB, of which 5 are CUDA's libraries: TORCH_INDEX_URL=… for a build without), and write docs/programs.md (ONLY="names")
+bench-strangers: $(STAMP) $(STRANGERS_VENV)/.set-up ## Predict and audit training programs of 20 packages on PyPI, in an environment of their own (8 GB, of which 5 are CUDA's libraries: TORCH_INDEX_URL=… for a build without), and write docs/programs.md (ONLY="names")
 	$(PY) -m bench.strangers --python $(abspath $(STRANGERS_VENV)/bin/python) $(if $(ONLY),--only $(ONLY))
 
 venv-cuda: $(TIMM_VENV)/.set-up ## Put into TIMM_VENV what the programs need beside the CUDA build of torch

@@ -186,6 +186,18 @@ STRANGERS = (
         16,
     ),
     Stranger(
+        "Trainer, ZeRO-3",
+        "deepspeed",
+        "texts",
+        (
+            *("{bin}/deepspeed", "--num_gpus", "2", "--no_local_rank"),
+            *("{scripts}/transformers_trainer.py", "{data}", "--deepspeed", "{scripts}/zero3.json"),
+            *("--bf16", "True", *_TRAINER, *_BATCHES),
+        ),
+        16,
+        "a100-40gb:2",
+    ),
+    Stranger(
         "SentenceTransformerTrainer",
         "sentence-transformers",
         "pairs",

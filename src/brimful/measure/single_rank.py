@@ -17,10 +17,18 @@ _MODULES = {
     "torch.distributed.run": "torchrun",
     "torch.distributed.launch": "torchrun",
     "accelerate.commands.launch": "accelerate launch",
+    "deepspeed.launcher.runner": "deepspeed",
 }
-# Options without a value of torchrun (torch/distributed/run.py; all others take one), and of
-# `accelerate launch` those that change nothing for the rank itself, without and with a value.
-_TORCHRUN_FLAGS = {"standalone", "use_env", "virtual_local_rank", "run_path"}
+# Options without a value of torchrun (torch/distributed/run.py; all others take one) and of
+# deepspeed (launcher/runner.py, likewise), and of `accelerate launch` those that change nothing for
+# the rank itself, without and with a value.
+_FLAGS = {
+    "torchrun": {"standalone", "use_env", "virtual_local_rank", "run_path"},
+    "deepspeed": {
+        *("no_local_rank", "no_ssh", "no_ssh_check", "force_multi", "bind_cores_to_rank"),
+        *("q", "quiet"),
+    },
+}
 _ACCELERATE_FLAGS = {"multi_gpu", "same_network", "quiet", "q", "debug"}
 _ACCELERATE_VALUES = {
     *(
@@ -72,8 +80,8 @@ def without_launcher(argv: Sequence[str]) -> tuple[tuple[str, ...], dict[str, st
     program = Path(argv[0]).name if argv else ""
     if program.startswith("python") and len(argv) > 2 and argv[1] == "-m" and argv[2] in _MODULES:
         return _behind(_MODULES[argv[2]], argv[0], list(argv[3:]))
-    if program == "torchrun":
-        return _behind("torchrun", _python_beside(argv[0]), list(argv[1:]))
+    if program in _FLAGS:
+        return _behind(program, _python_beside(argv[0]), list(argv[1:]))
     if program == "accelerate-launch" or (program == "accelerate" and argv[1:2] == ["launch"]):
         return _behind(
             "accelerate launch", _python_beside(argv[0]), list(argv[1 if "-" in program else 2 :])
@@ -89,7 +97,7 @@ def _python_beside(program: str) -> str:
 
 def _behind(launcher: str, python: str, words: list[str]) -> tuple[tuple[str, ...], dict[str, str]]:
     """The same for the `words` behind the launcher."""
-    environment = {} if launcher == "torchrun" else {"ACCELERATE_MIXED_PRECISION": "no"}
+    environment = {} if launcher in _FLAGS else {"ACCELERATE_MIXED_PRECISION": "no"}
     start = [python]
     while words:
         word = words.pop(0)
@@ -113,8 +121,8 @@ def _behind(launcher: str, python: str, words: list[str]) -> tuple[tuple[str, ..
 
 
 def _takes_a_value(launcher: str, word: str, name: str) -> bool:
-    if launcher == "torchrun":
-        return name not in _TORCHRUN_FLAGS
+    if launcher in _FLAGS:
+        return name not in _FLAGS[launcher]
     if name not in _ACCELERATE_FLAGS | _ACCELERATE_VALUES:
         raise UsageError(
             problem=f"accelerate launch {word}",

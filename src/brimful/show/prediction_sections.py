@@ -55,6 +55,7 @@ BOUNDS = {
     "launches": "launches (the card waits for the host)",
     "transfer": "copies from the host",
     "links": "exchange between cards",
+    "host": "the host's own arithmetic",
 }
 _DURING = {
     "backward": "backward",

@@ -79,6 +79,8 @@ _APPROXIMATIONS = {
     "xformers": "a stand-in answered its import: PyTorch's copy of its kernels ran",
     "paged optimizer states": "NVIDIA's driver moves them between host and card, so they are not "
     "counted on the card",
+    "an optimizer's step on the host": "a stand-in ran; its time is that of a host that moves 40 "
+    "GB/s (assumed)",
     "Triton kernel": "its launch was passed over; what it writes to was allocated before and is "
     "counted",
 }

@@ -452,7 +452,8 @@ class _Changes:
             return
         name, *_ = [*self._optimizers(remedies.FUSED_OPTIMIZERS), "AdamW"]
         gradients = self.now.memory.bytes_of(GRADIENTS)
-        more_s = updates.on_the_host_s(gradients, self.states_bytes, efficiency_of(self.view.gpu))
+        efficiency = efficiency_of(self.view.gpu)
+        more_s = updates.on_the_host_s(gradients, self.states_bytes, efficiency)
         self._take(
             "offload",
             "optimizer states on the host",
@@ -461,7 +462,7 @@ class _Changes:
             "DeepSpeed's offload",
             Source.ESTIMATE,
             self._resized(remedies.offloaded, updates.without_update, more_s),
-            f"the states' bytes; on a host that moves {updates.HOST_BYTES_PER_S / 1e9:.0f} GB/s "
+            f"the states' bytes; on a host that moves {efficiency.host_bytes_per_s / 1e9:.0f} GB/s "
             "(assumed)",
         )
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Dict, NamedTuple, Optional, Sequence, Tuple
 
 # Rate classes of a kernel (`Kernel.kind`): these, "fp64" and "fp32", which have a peak rate of
-# arithmetic, and the next seven.
+# arithmetic, and the next eight.
 TENSOR_CORES = frozenset(("tf32", "fp16", "bf16", "fp8", "int8"))
 MEMORY = "memory"  # bytes of the card
 LINK, PINNED = "link", "pinned"  # bytes over the bus, of ordinary memory of the host and of pinned
@@ -23,6 +23,7 @@ PEER, COLLECTIVE = (
     "collective",
 )
 SYNC = "sync"  # the host waits for the card
+HOST = "host"  # the host waits for the card and computes itself, on `Kernel.bytes` of its memory
 SLEEP = "sleep"  # the card counts so many cycles of its clock (`Kernel.flops`)
 
 # What bounds a kernel.
@@ -36,7 +37,7 @@ COMPUTE, BANDWIDTH, LAUNCHES, TRANSFER, LINKS = (
 # `Kernel.engine` of what the autograd engine dispatches, a replayed CUDA graph runs (the host
 # dispatches the graph alone), and an optimizer's step.
 BY_AUTOGRAD, BY_GRAPH, BY_OPTIMIZER = 1, 2, 3
-BOUNDS = (COMPUTE, BANDWIDTH, LAUNCHES, TRANSFER, LINKS)
+BOUNDS = (COMPUTE, BANDWIDTH, LAUNCHES, TRANSFER, LINKS, HOST)
 
 
 class Kernel(NamedTuple):
@@ -130,6 +131,9 @@ class Efficiency(NamedTuple):
     network_bytes_per_s: float = 25e9
     # assumed: memory that is not pinned goes through a buffer at half of that
     link_bytes_per_s: float = 6e9
+    # what a host's optimizer reads and writes in a second (assumed: two channels of DDR4-3200 carry
+    # 51 GB/s, a server's eight 205)
+    host_bytes_per_s: float = 40e9
 
     def with_host(self, factor: float) -> Efficiency:
         """The same card with a host that is `factor` times as slow."""
@@ -138,6 +142,7 @@ class Efficiency(NamedTuple):
             engine_s=self.engine_s * factor,
             plain_s=self.plain_s * factor,
             launch_s=self.launch_s * factor,
+            host_bytes_per_s=self.host_bytes_per_s / factor,
         )
 
 
@@ -170,6 +175,8 @@ def kernel_time(kernel: Kernel, rates: Rates, efficiency: Efficiency = DEFAULT) 
     kind = kernel.kind
     if kind == SYNC:
         return Timed(0.0, LAUNCHES, 0.0)
+    if kind == HOST:
+        return Timed(kernel.bytes / efficiency.host_bytes_per_s, HOST, 0.0)
     start = kernel.launches * efficiency.kernel_s
     if kind == SLEEP:
         return Timed(start + kernel.flops / rates.cycles_per_s, COMPUTE, start)
@@ -292,7 +299,7 @@ class Step(NamedTuple):
 
 def dispatch_time(kernel: Kernel, efficiency: Efficiency = DEFAULT) -> float:
     """Seconds that the host takes to dispatch an operation."""
-    if kernel.engine == BY_GRAPH or kernel.kind == SYNC:
+    if kernel.engine == BY_GRAPH or kernel.kind in (SYNC, HOST):
         return 0.0
     operation_s = efficiency.script_s
     if kernel.engine:
@@ -311,8 +318,9 @@ class Queue:
 
     def run(self, kind: str, dispatch_s: float, seconds: float) -> None:
         """A kernel of this kind, which the host dispatches and the card runs for so long."""
-        if kind == SYNC:
+        if kind in (SYNC, HOST):
             self.synchronize()
+            self.host += seconds
             return
         self.host += dispatch_s
         if kind == COLLECTIVE:
@@ -351,13 +359,17 @@ def step_time(
         queue.run(*row)
     waited = queue.end_step()
     seconds = max(queue.device, queue.host) - begun
-    in_turn = [timed for kernel, timed in zip(kernels, times) if kernel.kind != COLLECTIVE]
+    in_turn = [
+        timed for kernel, timed in zip(kernels, times) if kernel.kind not in (COLLECTIVE, HOST)
+    ]
     device = sum(timed.seconds for timed in in_turn)
     shares: Dict[str, float] = dict.fromkeys(BOUNDS, 0.0)
     for timed in in_turn:
         shares[timed.bound] += timed.seconds - timed.start_s
         shares[LAUNCHES] += timed.start_s
     shares[LINKS] += waited
-    shares[LAUNCHES] += max(0.0, seconds - waited - device)
+    idle = max(0.0, seconds - waited - device)
+    shares[HOST] = min(idle, sum(timed.seconds for timed in times if timed.bound == HOST))
+    shares[LAUNCHES] += idle - shares[HOST]
     links = sum(timed.seconds for timed in times if timed.bound == LINKS)
     return Step(seconds, device, shares, links)

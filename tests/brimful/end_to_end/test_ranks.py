@@ -27,6 +27,10 @@ dist.init_process_group("nccl" if on_cards else "gloo")
 ranks = [None] * dist.get_world_size()
 dist.all_gather_object(ranks, rank)
 assert ranks == list(range(dist.get_world_size())), ranks
+told = torch.tensor([7, -1], device="cuda" if on_cards else "cpu") if rank == 0 else None
+told = torch.full((2,), 5, device="cuda" if on_cards else "cpu") if told is None else told
+dist.broadcast(told, src=0)
+assert told.tolist() == [7, -1], told
 inputs = torch.randn(512, 64)
 dataset = TensorDataset(inputs, inputs.mean(1, keepdim=True))
 loader = DataLoader(dataset, batch_size=args.batch_size, sampler=DistributedSampler(dataset))

@@ -32,6 +32,8 @@ from brimful.measure.single_rank import alone_environment, without_launcher
         ),
         ("accelerate launch --num_processes 4 --multi_gpu train.py -b 3", "python train.py -b 3"),
         ("python -m accelerate.commands.launch --num_processes=4 -m train", "python -m train"),
+        ("deepspeed --num_gpus 8 --no_ssh train.py --stage 3", "python train.py --stage 3"),
+        ("python -m deepspeed.launcher.runner --module package.train", "python -m package.train"),
         ("python train.py --batch-size 3", "python train.py --batch-size 3"),
     ],
 )

@@ -8,13 +8,12 @@ import pytest
 from brimful import predict
 from brimful.decide.memory import remedies, uneven
 from brimful.decide.memory.size_model import fit_size_model
-from brimful.decide.speed.updates import HOST_BYTES_PER_S
 from brimful.units import format_share
 from brimful.values import Outcome, Source
 from brimful.verbs.warnings import Answer
 from brimful.verbs.what_if import explain
 from brimful_inside.simulator.program import joined, program_of
-from brimful_inside.simulator.roofline import BY_GRAPH, BY_OPTIMIZER, MEMORY, Kernel
+from brimful_inside.simulator.roofline import BY_GRAPH, BY_OPTIMIZER, DEFAULT, MEMORY, Kernel
 from brimful_inside.simulator.trace import CardTrace, Free, Malloc, Settings, Tag, Uses
 from tests.brimful.decide.programs import card, network
 from tests.brimful.verbs.world import COMMAND, GIB, MIB, Ragged, Uneven, World, work
@@ -268,7 +267,7 @@ def test_after_each_change_stands_the_time_of_its_own_update():
     step_s = {remedy.code: remedy.step_s.value for remedy in prediction.what_if.remedies}
     moved = 3 * 2 * GIB + 2 * GIB * (1 + 4 / 256)  # gradients in 4 bytes an element, states in one
     assert step_s["optimizer-8bit"] == pytest.approx(4 / 4 + moved / (0.8 * 448e9), rel=0.01)
-    on_the_host = (3 * 2 + 2 * 4) * GIB / HOST_BYTES_PER_S
+    on_the_host = (3 * 2 + 2 * 4) * GIB / DEFAULT.host_bytes_per_s
     assert step_s["offload"] == pytest.approx(4 / 4 + on_the_host, rel=0.01), (
         "the states in full again"
     )

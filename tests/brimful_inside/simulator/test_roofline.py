@@ -11,6 +11,7 @@ from brimful_inside.simulator.roofline import (
     BOUNDS,
     COMPUTE,
     DEFAULT,
+    HOST,
     LAUNCHES,
     LINKS,
     SLEEP,
@@ -153,6 +154,15 @@ def test_a_script_that_waits_for_the_card_pays_for_what_it_did_not_dispatch_mean
     work = [elementwise(100)] * 100 + [elementwise(1 << 30)] * 5
     waits = [*work, Kernel("aten._local_scalar_dense.default", "sync", 0, 0, 0)]
     assert step_of(waits).seconds > step_of(work).seconds * 1.3
+
+
+def test_the_hosts_own_arithmetic_starts_when_the_card_is_done_and_the_card_waits_for_it():
+    card, host = elementwise(1 << 30), Kernel("an update", "host", 0, 4 * 10**9)
+    step = step_of([card, host, card])
+    assert step.device_s == pytest.approx(2 * kernel_time(card, A100).seconds)
+    assert step.seconds == pytest.approx(0.1 + step.device_s, rel=0.01)
+    assert step.shares[HOST] == pytest.approx(0.1)
+    assert kernel_time(host, A100, DEFAULT.with_host(2.0)).seconds == pytest.approx(0.2)
 
 
 def test_exchange_takes_its_time_and_a_collective_only_what_later_kernels_do_not_hide():

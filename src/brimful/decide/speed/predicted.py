@@ -21,6 +21,7 @@ from brimful.values import Estimate, Gpu, KernelShare, Point, PredictedSpeed, So
 from brimful_inside.simulator.roofline import (
     COLLECTIVE,
     DEFAULT,
+    HOST,
     LINKS,
     PEER,
     SYNC,
@@ -352,7 +353,7 @@ def _top(clock: _Clock, batch_size: int, step_s: float) -> tuple[KernelShare, ..
     spent: dict[str, dict[str, float]] = {}
     for index in step.order:
         kernel, timed = step.kernels[index], times[index]
-        if kernel.kind not in (SYNC, COLLECTIVE):
+        if kernel.kind not in (SYNC, COLLECTIVE, HOST):
             by_bound = spent.setdefault(_name(kernel.op), {})
             by_bound[timed.bound] = by_bound.get(timed.bound, 0.0) + timed.seconds
     totals = sorted(spent.items(), key=lambda item: -sum(item[1].values()))[:TOP]

@@ -8,10 +8,6 @@ from dataclasses import replace
 from brimful.values import Estimate
 from brimful_inside.simulator.roofline import BY_AUTOGRAD, BY_OPTIMIZER, MEMORY, Efficiency, Kernel
 
-# What a host's optimizer reads and writes in a second (assumed: two channels of DDR4-3200 carry 51
-# GB/s, a server's eight 205).
-HOST_BYTES_PER_S = 40e9
-
 #: the kernels of a step -> after a change
 Reworked = Callable[[Sequence[Kernel]], Sequence[Kernel]]
 
@@ -61,7 +57,7 @@ def on_the_host_s(gradients: int, states: int, efficiency: Efficiency) -> float:
     """
     return max(
         2 * gradients / efficiency.pinned_bytes_per_s,
-        update_bytes(gradients, states) / HOST_BYTES_PER_S,
+        update_bytes(gradients, states) / efficiency.host_bytes_per_s,
     )
 
 

@@ -4,6 +4,7 @@ memory as a rule: the prediction is an upper bound."""
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import os
@@ -32,8 +33,12 @@ def leave_uncompiled(gpu: ImaginaryGpu, patches: Patches) -> None:
     def compile(model: Any = None, **options: Any) -> Any:
         if getattr(model, "__name__", None) == _WRAPPER:
             return flex_kernel(model)
+        if model is None:
+            return compile
+        if isinstance(model, types.FunctionType):
+            return _counted(gpu, model)
         gpu.approximate("torch.compile")
-        return (lambda inner: inner) if model is None else model
+        return model
 
     def compile_module(self: torch.nn.Module, *args: Any, **options: Any) -> None:
         gpu.approximate("torch.compile")
@@ -48,6 +53,20 @@ def leave_uncompiled(gpu: ImaginaryGpu, patches: Patches) -> None:
         patches.undo_by(lambda: sys.meta_path.remove(finder))
     else:
         patches.set(sys.modules[_DYNAMO], "reset", _Dynamo.reset)
+
+
+def _counted(gpu: ImaginaryGpu, function: Callable) -> Callable:
+    """A function that is compiled when it is first called: libraries decorate many that a script
+    never calls."""
+    names = ["torch.compile"]
+
+    @functools.wraps(function)
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        while names:
+            gpu.approximate(names.pop())
+        return function(*args, **kwargs)
+
+    return counted
 
 
 class _Dynamo(types.ModuleType):

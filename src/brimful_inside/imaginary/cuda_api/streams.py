@@ -49,6 +49,7 @@ class _Event(torch.Event):
         self._index, self._at_s = 0, 0.0
         self._moment = (0, 0)  # the stream, and how many kernels its card had launched
         self._captured: Any = None  # the capture of a CUDA graph that it was recorded in
+        self._asked = True  # since it was recorded, whether the card has come so far
 
     @property
     def device(self) -> torch.device:
@@ -61,13 +62,24 @@ class _Event(torch.Event):
         self.cuda_event = self.cuda_event or next(self._handles)
         self._captured = gpu.captures.by_stream.get((self._index, number))
         self._at_s = gpu.clocks[self._index].now_s()
+        self._asked = False
 
     def wait(self, stream: Any = None) -> None:
         waiting = self._gpu.current_stream() if stream is None else _place(stream)
         self._gpu.captures.join(waiting, self._captured)
+        if waiting[0] == self._index:
+            self._gpu.ledgers[self._index].joined(waiting[1], *self._moment)
 
     def query(self) -> bool:
-        return True
+        """The host is ahead of the card, so not the first time, unless the host has waited for it:
+        code that bounds how far it is ahead (DeepSpeed's ZeRO-3) asks so. What is said to be done
+        is done."""
+        ledger = self._gpu.ledgers[self._index]
+        done = self._asked or ledger.has_reached(*self._moment)
+        self._asked = True
+        if done:
+            ledger.synchronized(*self._moment)
+        return done
 
     def synchronize(self) -> None:
         self._gpu.captures.check_waiting((self._index, self._moment[0]))
@@ -109,8 +121,10 @@ class _Stream(torch.Stream):
         event.wait(self)
 
     def wait_stream(self, stream: Any) -> None:
-        captures = self._gpu.captures
+        captures, ledger = self._gpu.captures, self._gpu.ledgers[self.device_index]
         captures.join(_place(self), captures.by_stream.get(_place(stream)))
+        if stream.device_index == self.device_index:
+            ledger.joined(self.stream_id, stream.stream_id, ledger.launches)
 
     def record_event(self, event: Any = None) -> Any:
         event = torch.cuda.Event() if event is None else event

@@ -344,8 +344,10 @@ class Operations(TorchDispatchMode):
             elif tensor.dim():
                 host = True
         if card or any(is_meta(tensor) for tensor in tensors_in(kwargs)):
+            if self.gpu.wants_user_meta():  # zeros_like of a tensor of the card, on "meta"
+                return False
             if self.gpu.has_user_meta and not self.gpu.any_imaginary(args, kwargs):
-                return facts.fresh and not self.gpu.wants_user_meta()
+                return facts.fresh
             if host and not facts.mixes:
                 first = next(tensor for tensor in tensors_in(args, kwargs) if is_meta(tensor))
                 raise different_devices(

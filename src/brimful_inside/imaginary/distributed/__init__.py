@@ -25,3 +25,5 @@ def patch_distributed(gpu: ImaginaryGpu, patches: Patches) -> None:
     objects.patch_reducer(gpu, patches)
     if objects.is_alone():
         objects.patch_alone(gpu, patches)
+    else:
+        objects.patch_broadcasts(gpu)

@@ -31,6 +31,7 @@ from brimful_inside.imaginary.distributed.collectives import (
     stand_in,
 )
 from brimful_inside.imaginary.state.device import ImaginaryGpu
+from brimful_inside.imaginary.state.known_values import is_small
 from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.tensors import Tensor, aten, is_meta
 from brimful_inside.wire import ALONE_VARIABLE
@@ -121,6 +122,37 @@ def _split_group(
                 [of_parent[rank] for rank in ranks], timeout, "nccl", use_local_synchronization=True
             )
     return None
+
+
+def patch_broadcasts(gpu: ImaginaryGpu) -> None:
+    """What a rank broadcasts from its card is known on the others' cards where it is on its own:
+    ranks compare lengths and numbers of modules so (DeepSpeed's ZeRO-3)."""
+    name = torch.ops.c10d.broadcast_.default
+    gpu.operation_handlers[name] = _telling(gpu.operation_handlers[name])
+
+
+def _telling(broadcast: Callable) -> Callable:
+    """The handler of c10d's broadcast_. All ranks of the group take part, whatever each knows:
+    shapes and types, which are the same for all, say whether a tensor is one of those that are
+    kept."""
+
+    def handler(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+        result = broadcast(gpu, func, args, kwargs)
+        tensor, group = args[0][0], dist.ProcessGroup.unbox(args[1])
+        if group.size() < 2 or not is_meta(tensor) or not is_small(tensor):
+            return result
+        values = gpu.known.values(tensor)
+        sent = torch.zeros(1 + tensor.nbytes, dtype=torch.uint8, device="cpu")
+        if values is not None:
+            sent[0] = 1
+            sent[1:] = values.contiguous().flatten().view(torch.uint8)
+        dist.broadcast(sent, dist.get_global_rank(group, args[2]), _host_group(group))
+        gpu.known.forget(tensor)
+        if sent[0]:
+            gpu.known.keep(tensor, sent[1:].clone().view(tensor.dtype).view(tensor.shape))
+        return result
+
+    return handler
 
 
 # --- DistributedDataParallel's reducer ---

@@ -12,9 +12,11 @@ from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
+from torch import _utils
 
 from brimful_inside import Refused
 from brimful_inside.imaginary.state.device import ImaginaryGpu
+from brimful_inside.simulator.roofline import HOST
 
 # PyTorch's own Python kernels have shapes of their own on the meta device, which its distributed
 # code is tested with.
@@ -121,5 +123,62 @@ def without_compiled_part(gpu: ImaginaryGpu, module: Any) -> None:
         gpu.patches.set(module, "lib", CompiledPart(gpu))
 
 
-#: Modules that hold the compiled part of their library.
-COMPILED_PARTS = ("bitsandbytes.cextension",)
+# --- DeepSpeed's extensions, which it compiles when they are first used ---
+
+
+def _multi_tensor_adam(chunk: int, overflow: Any, lists: Any, *numbers: Any) -> None:
+    """FusedAdam (csrc/adam/multi_tensor_adam.cu) runs as PyTorch's kernel, which does the same to
+    the same tensors."""
+    grads, params, means, squares = lists
+    torch._fused_adam_(
+        params,
+        grads,
+        means,
+        squares,
+        [],
+        [overflow] * len(params),
+        lr=0.0,
+        beta1=0.0,
+        beta2=0.0,
+        weight_decay=0.0,
+        eps=0.0,
+        amsgrad=False,
+        maximize=False,
+    )
+
+
+_ON_HOST = "an optimizer's step on the host"
+
+
+def _updates_on_host(part: CompiledPart, *args: Any) -> int:
+    """CPUAdam and the like: the tensors of one parameter in the host's memory, the gradient second
+    (csrc/adam/cpu_adam_impl.cpp); all else is read and written."""
+    tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    nbytes = 2 * sum(tensor.nbytes for tensor in tensors) - tensors[1].nbytes
+    part.gpu.approximate(_ON_HOST)
+    part.gpu.clock.add(_ON_HOST, HOST, 0, nbytes)
+    return 0
+
+
+def without_building(gpu: ImaginaryGpu, module: Any) -> None:
+    """`module` has the builders of DeepSpeed's extensions (op_builder/builder.py), which ask first
+    whether one was loaded before. Those of ZeRO's optimizers change tensors in place."""
+    if gpu.is_open:
+        part: Any = CompiledPart(gpu)
+        part.multi_tensor_adam = _multi_tensor_adam
+        for name in ("adam_update", "adagrad_update", "lion_update"):
+            setattr(part, name, partial(_updates_on_host, part))
+        part.flatten, part.unflatten = (
+            _utils._flatten_dense_tensors,
+            _utils._unflatten_dense_tensors,
+        )
+        loaded = dict.fromkeys(_EXTENSIONS, part)
+        gpu.patches.set(module.OpBuilder, "_loaded_ops", loaded)
+
+
+_EXTENSIONS = ("utils", "fused_adam", "fused_lion", "cpu_adam", "cpu_adagrad", "cpu_lion")
+#: By a module that holds the compiled part of its library, or makes it: what is done about it.
+COMPILED_PARTS = {
+    "bitsandbytes.cextension": without_compiled_part,
+    "deepspeed.ops.op_builder.builder": without_building,
+}

@@ -92,6 +92,10 @@ class Ledger:
         self.index = index
         self.storages = storages  # by StorageImpl's address
         self.launches = 0  # kernels so far
+        # those that the host has waited for, by stream; None: by all streams
+        self._reached: Dict[Optional[int], int] = {}
+        # streams that wait for others: (which, launches by then, for whom, its first so many)
+        self._joins: Deque[Tuple[int, int, int, int]] = deque(maxlen=RUN_AHEAD)
         self._stream = stream
         # PyTorch's number to the trace's, by first allocation, so that two runs agree
         self._streams: Dict[int, int] = {0: 0}
@@ -155,12 +159,29 @@ class Ledger:
     @one_at_a_time
     def synchronized(self, stream: Optional[int] = None, launches: Optional[int] = None) -> None:
         """The host has waited for `stream` (None: for the card), or for its first so many
-        `launches`."""
+        `launches`, and with it for what that stream had waited for."""
+        reached = {stream: self.launches if launches is None else launches}
+        for waiting, at, other, first in reversed(self._joins):
+            if at < reached.get(waiting, -1):
+                reached[other] = max(reached.get(other, -1), first)
+        for by, first in reached.items():
+            self._reached[by] = max(self._reached.get(by, -1), first)
         for _, _, streams, retired_at in self._waiting:
             if stream is None:
                 streams.clear()
-            elif launches is None or retired_at <= launches:
-                streams.discard(stream)
+            streams.difference_update(by for by in reached if retired_at <= reached[by])
+
+    @one_at_a_time
+    def joined(self, stream: int, other: int, launches: int) -> None:
+        """What `stream` is given from now on runs after the first so many `launches` of `other`."""
+        if stream != other:
+            self._joins.append((stream, self.launches, other, launches))
+
+    def has_reached(self, stream: int, launches: int) -> bool:
+        """Whether the host has waited for the first so many `launches` of `stream`, or could not
+        have launched what came since otherwise."""
+        known = max(self._reached.get(by, -1) for by in (stream, None))
+        return launches <= known or self.launches - launches >= RUN_AHEAD
 
     @one_at_a_time
     def resized(self, entry: _Storage, nbytes: int, op: str) -> None:

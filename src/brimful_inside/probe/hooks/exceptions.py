@@ -39,16 +39,8 @@ _OF_WORKER = re.compile(
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)')
 # Of these an imaginary card raises none on purpose: in its own code they are defects.
 _DEFECTS = (AttributeError, TypeError, LookupError, NameError, AssertionError, ArithmeticError)
-_BUILDS = re.compile(r"torch[/\\]utils[/\\]cpp_extension\.py$")
-_DEEPSPEED = re.compile(r"-packages[/\\]deepspeed[/\\]")
-_INSTEAD_OF_DEEPSPEED = (
-    "DeepSpeed is not modelled, for its optimizers are CUDA extensions. PyTorch's own sharding "
-    "is: predict the same with "
-    "fully_shard (FSDP2; of the Trainer, fsdp='full_shard' with fsdp_config={'fsdp_version': "
-    "2}), which shards what ZeRO-3 "
-    "does; with reshard_after_forward=False it stands for ZeRO-2, and ZeroRedundancyOptimizer "
-    "for ZeRO-1"
-)
+# PyTorch's, and DeepSpeed's, which asks first what there is
+_BUILDS = re.compile(r"(torch[/\\]utils[/\\]cpp_extension|op_builder[/\\]builder)\.py$")
 _QUOTED_PATH = re.compile(r"'(/[^']+)'")
 
 
@@ -110,9 +102,7 @@ def needs_real_card(
     """
     frames = list(traceback.walk_tb(error.__traceback__))
     text = _message(error)
-    if _is_about_deepspeed(error, frames):
-        why = _INSTEAD_OF_DEEPSPEED
-    elif any(_BUILDS.search(frame.f_code.co_filename) for frame, _ in frames):
+    if any(_BUILDS.search(frame.f_code.co_filename) for frame, _ in frames):
         why = "it builds a CUDA extension, and an imaginary card cannot run that"
     elif _DRIVER.search(text):
         why = "it calls NVIDIA's driver, past PyTorch"
@@ -126,12 +116,6 @@ def needs_real_card(
     line = linecache.getline(*of_user[-1][:2]).strip()[:120] if of_user else ""
     first_line = text.strip().splitlines()[0][:120] if text.strip() else ""
     return "%s%s (%s: %s)" % (line and "`%s`: " % line, why, type(error).__name__, first_line)
-
-
-def _is_about_deepspeed(error: BaseException, frames: List[Any]) -> bool:
-    """It is not installed, or it misses the compiler and the card that its extensions want."""
-    missing = isinstance(error, ImportError) and "deepspeed" in _message(error).lower()
-    return missing or any(_DEEPSPEED.search(frame.f_code.co_filename) for frame, _ in frames)
 
 
 def raised_by(error: BaseException) -> str:

@@ -335,10 +335,7 @@ def meter_for(context: ProcessContext) -> DeviceMeter:
 def _enter_imaginary(context: ProcessContext) -> ImaginaryMeter:
     from brimful_inside.imaginary import enter
     from brimful_inside.imaginary.cuda_api.compiler import TRITON_LAUNCHERS, pass_over
-    from brimful_inside.imaginary.operators.library_kernels import (
-        COMPILED_PARTS,
-        without_compiled_part,
-    )
+    from brimful_inside.imaginary.operators.library_kernels import COMPILED_PARTS
     from brimful_inside.simulator.allocator_settings import settings_from
 
     config = context.config
@@ -353,9 +350,8 @@ def _enter_imaginary(context: ProcessContext) -> ImaginaryMeter:
     count = visible_cards(config.cards, os.environ)
     trace, settings = open_trace if config.trace else None, settings_from(config.allocator_conf)
     gpu = enter(config.card, config.capacity_bytes, trace, config.what_if, count, settings=settings)
-    for modules, meet in ((TRITON_LAUNCHERS, pass_over), (COMPILED_PARTS, without_compiled_part)):
-        for module in modules:
-            import_hooks.when_imported(module, functools.partial(meet, gpu))
+    for module, meet in {**dict.fromkeys(TRITON_LAUNCHERS, pass_over), **COMPILED_PARTS}.items():
+        import_hooks.when_imported(module, functools.partial(meet, gpu))
     return ImaginaryMeter(gpu, config.card.context_bytes, shared_peaks("cuda"), files)
 
 

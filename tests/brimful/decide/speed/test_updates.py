@@ -52,7 +52,7 @@ def test_on_the_host_the_slower_of_bus_and_memory_tells():
     fast, slow = DEFAULT._replace(pinned_bytes_per_s=1e12), DEFAULT._replace(pinned_bytes_per_s=1e9)
     gradients, states = 10**9, 2 * 10**9
     assert updates.on_the_host_s(gradients, states, fast) == pytest.approx(
-        7e9 / updates.HOST_BYTES_PER_S
+        7e9 / DEFAULT.host_bytes_per_s
     )
     assert updates.on_the_host_s(gradients, states, slow) == pytest.approx(2.0)
 

@@ -123,6 +123,24 @@ def test_after_the_card_has_gone_kernels_are_launched_as_before(gpu, monkeypatch
     )
 
 
+def test_a_compiled_function_counts_when_it_is_called_and_a_model_when_it_is_compiled(gpu):
+    """DeepSpeed decorates functions of an optimizer that few scripts use."""
+
+    @torch.compile
+    def first(x):
+        return x + 1
+
+    @torch.compile(dynamic=False)
+    def second(x):
+        return x + 2
+
+    assert not gpu.approximations
+    assert [first(1), first(1), second(1)] == [2, 2, 3] and first.__name__ == "first"
+    assert gpu.approximations == {"torch.compile": 2}
+    model = torch.nn.Linear(2, 2)
+    assert torch.compile(model) is model and gpu.approximations == {"torch.compile": 3}
+
+
 def test_flex_attention_writes_no_scores(gpu):
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 

@@ -72,6 +72,9 @@ def test_meta_tensors_of_the_script_are_not_the_cards(gpu):
     with torch.device("meta"):
         model = nn.Linear(10**5, 10**5)
     assert torch.cuda.memory_allocated() == before
+    shaped = torch.zeros_like(card, device="meta"), card.to("meta", torch.half)
+    assert torch.cuda.memory_allocated() == before
+    assert all(tensor.is_meta and not tensor.is_cuda for tensor in shaped[:1])
     small = nn.Linear(3, 3, device="meta").to_empty(device="cuda")
     assert small.weight.is_cuda and model.weight.is_meta
 

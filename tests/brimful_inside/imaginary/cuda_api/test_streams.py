@@ -121,6 +121,39 @@ def test_an_event_recorded_before_the_end_of_the_tensor_does_not_let_its_block_r
     assert active() == 30 * MIB
 
 
+def test_an_event_is_not_reached_when_it_is_first_asked_and_what_it_says_is_so(gpu):
+    event = torch.cuda.Event()
+    assert event.query(), "nobody recorded it"
+    used_by_main()
+    event.record()
+    assert not event.query() and active() == 30 * MIB
+    assert event.query() and active() == 0
+    event.record()
+    torch.cuda.synchronize()
+    assert event.query(), "the host has waited for it"
+
+
+@pytest.mark.parametrize("wait", ["stream", "event"])
+def test_the_host_that_waits_for_a_stream_has_waited_for_what_that_one_waited_for(gpu, wait):
+    """DeepSpeed's ZeRO-3 waits for events of the stream that reduces gradients, and the blocks of
+    parameters for the stream that computes."""
+    reducing, main = torch.cuda.Stream(), torch.cuda.default_stream()
+    used_by_main()
+    if wait == "stream":
+        reducing.wait_stream(main)
+    else:
+        reducing.wait_event(main.record_event())
+    torch.zeros(1, device="cuda")
+    used_by_main(20 * MIB)
+    with torch.cuda.stream(reducing):
+        torch.zeros(1, device="cuda")
+    reducing.synchronize()
+    assert active() == 20 * MIB, "what came later is not known to be done"
+    reducing.wait_stream(main)
+    reducing.synchronize()
+    assert active() == 20 * MIB, "it was given nothing since"
+
+
 def test_the_host_runs_ahead_no_farther_than_the_launch_queue(gpu, monkeypatch):
     monkeypatch.setattr(ledger, "RUN_AHEAD", 20)
     tensor, counter = used_by_main(), torch.zeros(1, device="cuda")

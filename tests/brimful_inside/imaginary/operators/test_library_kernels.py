@@ -11,6 +11,7 @@ import torch
 from brimful_inside.imaginary.operators.library_kernels import (
     CompiledPart,
     own_kernel,
+    without_building,
     without_compiled_part,
 )
 
@@ -91,6 +92,41 @@ def test_a_kernel_for_all_devices_runs_where_there_is_none_for_cuda(gpu):
     assert (
         halved(x).is_cuda and torch.cuda.max_memory_allocated() - before == 4 * MIB
     )  # x and its half in double precision
+
+
+class Builders(types.ModuleType):
+    class OpBuilder:
+        _loaded_ops: dict = {}  # noqa: RUF012
+
+
+def test_the_extensions_of_deepspeeds_optimizers_are_there_and_take_no_memory(gpu):
+    module = Builders("deepspeed.ops.op_builder.builder")
+    without_building(gpu, module)
+    extensions = module.OpBuilder._loaded_ops
+    lists = [[torch.zeros(MIB, device="cuda")] for _ in range(4)]
+    flag = torch.zeros(1, dtype=torch.int, device="cuda")
+    torch.cuda.reset_peak_memory_stats()
+    before, mark = torch.cuda.memory_allocated(), gpu.clock.mark()
+    extensions["fused_adam"].multi_tensor_adam(
+        65536, flag, lists, 1e-3, 0.9, 0.999, 1e-8, 1, 1, 1, 0.0
+    )
+    assert torch.cuda.max_memory_allocated() == before
+    ((name, kind, _, nbytes, *_),) = gpu.clock.since(mark)
+    assert (name, kind, nbytes) == ("aten._fused_adam_.default", "memory", 7 * 4 * MIB)
+    flat = extensions["utils"].flatten([torch.ones(2), torch.ones(3)])
+    assert flat.shape == (5,) and "async_io" not in extensions
+
+
+def test_a_step_of_deepspeeds_optimizers_on_the_host_takes_the_hosts_time(gpu):
+    module = Builders("deepspeed.ops.op_builder.builder")
+    without_building(gpu, module)
+    extension = module.OpBuilder._loaded_ops["cpu_adam"]
+    extension.create_adam(0, 1e-3, 0.9, 0.999, 1e-8, 0.0, True, False)
+    tensors = [torch.zeros(MIB) for _ in range(4)]
+    mark = gpu.clock.mark()
+    extension.adam_update(0, 1, 1e-3, 0.9, 0.999, 1e-8, 0.0, True, *tensors)
+    assert [row[1:4] for row in gpu.clock.since(mark)] == [("host", 0, 7 * 4 * MIB)]
+    assert gpu.approximations == {"an optimizer's step on the host": 1}
 
 
 def test_memory_that_runs_out_in_a_librarys_kernel_is_out_of_memory(enter, library):
