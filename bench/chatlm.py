@@ -27,7 +27,6 @@ from typing import Annotated, Any, Literal
 
 from bench import harness
 from bench.chatlm_memory import dialogues, files, largest, memory, tokenizer_in
-from bench.turns import spread
 
 SEEDS = (1, 2, 3)
 # epochs whose times do not count: the recipe begins with the longest rows, and caches are cold
@@ -73,8 +72,8 @@ def summary(recipe: list[dict[str, Any]], other: list[dict[str, Any]]) -> dict[s
     """
     each, of_processor = ratios(recipe, other, "seconds"), ratios(recipe, other, "cpu_seconds")
     return {
-        "tokens_per_s_ratio": spread([ratio for of_seed in each for ratio in of_seed]),
-        "cpu_time_ratio": spread([ratio for of_seed in of_processor for ratio in of_seed]),
+        "tokens_per_s_ratio": harness.spread([ratio for of_seed in each for ratio in of_seed]),
+        "cpu_time_ratio": harness.spread([ratio for of_seed in of_processor for ratio in of_seed]),
         "ratio_of_each_seed": [statistics.median(of_seed) for of_seed in each],
         "tokens_per_s": {
             name: statistics.median(

@@ -173,6 +173,14 @@ def span(values: Sequence[float]) -> dict[str, float]:
     return {"median": statistics.median(values), "low": min(values), "high": max(values)}
 
 
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median, and between which values the middle 80 % lie."""
+    if len(values) < 2:
+        raise ValueError(f"{len(values)} values have no spread")
+    tenths = statistics.quantiles(values, n=10, method="inclusive")
+    return {"median": statistics.median(values), "p10": tenths[0], "p90": tenths[-1]}
+
+
 def environment(home: str | Path | None = None, **variables: str) -> dict[str, str]:
     """Variables of a process: this clone on its path (`python -m recipes.captcha` works in any
     folder), one thread, no network; brimful's records under `home`.

@@ -38,7 +38,7 @@ LIMIT_RATIO, LIMIT_BYTES = 7.0, 1 << 30
 # Two of a billion parameters, two that repeat much, one that starts workers at each epoch, and
 # programs of each kind; many of the table's do the same in other words.
 CHOSEN = (
-    *("billion", "billion --empty", "accumulating", "answering", "streaming", "mlp", "lstm_lm"),
+    *("billion", "billion --empty", "accumulating", "streaming", "mlp", "lstm_lm", "t5_generate"),
     *("checkpointed_transformer", "trainer_gpt2", "accelerate_images", "lightning_unet"),
     *("peft_lora", "dcgan", "contrastive", "vit_ema", "unet_segmentation"),
 )
@@ -186,11 +186,8 @@ def scripts() -> dict[str, tuple[list[str], str]]:
     """(script with its arguments, card) by name: the programs of bench/cost, and those of
     bench/scripts that run here.
     """
-    own = ["billion", "billion --empty", "accumulating", "streaming"]
-    if importlib.util.find_spec("transformers") is not None:
-        own.append("answering")
     commands = {}
-    for words in own:
+    for words in ("billion", "billion --empty", "accumulating", "streaming"):
         name, *flags = words.split()
         script = str(SCRIPTS / f"{name}.py")
         commands[words] = ([script, "--batch-size", "4", *flags], "a100-80gb")
