@@ -159,9 +159,8 @@ bench-ood: $(STAMP) ## Thirty trainings of the molecule head as one ensemble, ag
 bench-engine: $(STAMP) ## What the engine costs a step, against a loop written by hand (15 minutes)
 	OMP_NUM_THREADS=1 $(PY) -m bench.engine_cost
 
-bench-kills: $(STAMP) ## Kill 100 trainings of the engine, and runs of brimful run 100 times, at random moments, and look at what is lost (20 minutes)
-	OMP_NUM_THREADS=1 $(PY) -m bench.kills
-	OMP_NUM_THREADS=1 $(PY) -m bench.run_kills
+bench-kills: $(STAMP) ## Kill trainings of the engine and of brimful run 200 times at random moments, and look at what is lost (20 minutes; ONLY="engine" for some)
+	$(PY) -m bench.kills $(if $(ONLY),--only $(ONLY))
 
 bench-probe: $(STAMP) ## What the probe costs a training step
 	$(PY) -m bench.probe_cost
