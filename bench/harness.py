@@ -18,7 +18,7 @@ import statistics
 import subprocess
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -169,6 +169,29 @@ def read_names(path: Path) -> frozenset[str]:
     return frozenset(line for line in lines if line and not line.startswith("#"))
 
 
+def flags(values: Mapping[str, Any]) -> list[str]:
+    """Words of a command line: `--name value`; of what is True or False `--name` or `--no-name`."""
+    words = []
+    for name, value in values.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            words += [f"--{flag}", str(value)]
+    return words
+
+
+def by_turns(sides: Mapping[str, Callable[[], Any]], rounds: int) -> list[dict[str, Any]]:
+    """What each side gives in each round; in every second one the last side begins."""
+    rows = []
+    for number in range(rounds):
+        order = list(sides) if number % 2 == 0 else list(reversed(sides))
+        row = {side: sides[side]() for side in order}
+        rows.append({side: row[side] for side in sides})
+        say(f"  {number + 1}/{rounds}: {rows[-1]}")
+    return rows
+
+
 def span(values: Sequence[float]) -> dict[str, float]:
     return {"median": statistics.median(values), "low": min(values), "high": max(values)}
 
@@ -205,16 +228,12 @@ def output_of(words: Sequence[str], **variables: str) -> str:
     return done.stdout
 
 
-def words_apart(module: str, function: str, *arguments: Any) -> list[str]:
-    """A command that calls a function in a process of its own and prints its result as JSON."""
-    return [sys.executable, "-c", _CALL, module, function, json.dumps(arguments)]
-
-
 def apart(module: str, function: str, *arguments: Any, **variables: str) -> Any:
     """The result of a function that is called in a process of its own, so that what another call
     left in memory is not its affair. Arguments and result are what JSON can hold.
     """
-    return json.loads(output_of(words_apart(module, function, *arguments), **variables))
+    words = [sys.executable, "-c", _CALL, module, function, json.dumps(arguments)]
+    return json.loads(output_of(words, **variables).splitlines()[-1])  # what it printed before aside
 
 
 def processor_s() -> float:
