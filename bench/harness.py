@@ -21,7 +21,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results"
@@ -54,7 +54,7 @@ def _add_argument(parser: argparse.ArgumentParser, name: str, parameter: inspect
     kind, options = parameter.annotation, {}
     if get_origin(kind) is Annotated:
         kind, options["help"] = get_args(kind)[:2]
-    if isinstance(kind, types.UnionType):  # or None
+    if get_origin(kind) in (Union, types.UnionType):  # or None
         kind = get_args(kind)[0]
     is_list = get_origin(kind) is list
     if is_list:
@@ -233,7 +233,9 @@ def apart(module: str, function: str, *arguments: Any, **variables: str) -> Any:
     left in memory is not its affair. Arguments and result are what JSON can hold.
     """
     words = [sys.executable, "-c", _CALL, module, function, json.dumps(arguments)]
-    return json.loads(output_of(words, **variables).splitlines()[-1])  # what it printed before aside
+    return json.loads(
+        output_of(words, **variables).splitlines()[-1]
+    )  # what it printed before aside
 
 
 def processor_s() -> float:
