@@ -17,6 +17,7 @@ import resource
 import statistics
 import subprocess
 import sys
+import traceback
 import types
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -190,6 +191,21 @@ def by_turns(sides: Mapping[str, Callable[[], Any]], rounds: int) -> list[dict[s
         rows.append({side: row[side] for side in sides})
         say(f"  {number + 1}/{rounds}: {rows[-1]}")
     return rows
+
+
+def attempted(
+    make: Callable[[str], Any], names: Sequence[str]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """What is made of each name, and, of those of which nothing is, the words of the error."""
+    made, failed = {}, {}
+    for number, name in enumerate(names, 1):
+        try:
+            made[name] = make(name)
+        except Exception as error:  # whatever a model does: it is named in the result
+            traceback.print_exc()
+            failed[name] = f"{type(error).__name__}: {error}"
+        say(f"{number}/{len(names)}: {name}")
+    return made, failed
 
 
 def span(values: Sequence[float]) -> dict[str, float]:
