@@ -230,12 +230,12 @@ def environment(home: str | Path | None = None, **variables: str) -> dict[str, s
     return {**kept, **fixed, **({"BRIMFUL_HOME": str(home)} if home else {}), **variables}
 
 
-def output_of(words: Sequence[str], **variables: str) -> str:
-    """What a command printed in this clone. Raises RuntimeError with its last words where it
-    fails.
+def output_of(words: Sequence[str], folder: str | Path = ROOT, **variables: str) -> str:
+    """What a command printed in this clone, or in another folder. Raises RuntimeError with its last
+    words where it fails.
     """
     done = subprocess.run(
-        list(words), cwd=ROOT, env=environment(**variables), capture_output=True, text=True
+        list(words), cwd=folder, env=environment(**variables), capture_output=True, text=True
     )
     if done.returncode:
         raise RuntimeError(
