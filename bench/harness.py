@@ -5,6 +5,7 @@ Standard library only, for some benches run where brimful's own needs are not in
 """
 
 import argparse
+import contextlib
 import csv
 import datetime
 import gzip
@@ -265,24 +266,28 @@ def processor_s() -> float:
 def brimful(
     words: Sequence[str], command: Sequence[str], folder: str | Path, limit_s: float = 1800
 ) -> dict[str, Any]:
-    """A verb with its flags, asked of a command in `folder`: `exit_code`, `seconds` of processor
-    time, `trials`, and what `--json` printed as `answer`, or {"error": ...} with its last words.
+    """A verb with its flags, asked of a command in `folder`: `exit_code` (None: not done in time),
+    `seconds` of processor time, `trials`, and what `--json` printed as `answer`, or {"error": ...}
+    with its last words.
     """
     records, before = Path(folder, "records"), processor_s()
-    done = subprocess.run(
-        [sys.executable, "-m", "brimful", *words, "--json", "--", *command],
-        cwd=folder,
-        env=environment(records),
-        capture_output=True,
-        text=True,
-        timeout=limit_s,
-    )
+    code, printed, said = None, "", f"not done after {limit_s} s"
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        done = subprocess.run(
+            [sys.executable, "-m", "brimful", *words, "--json", "--", *command],
+            cwd=folder,
+            env=environment(records),
+            capture_output=True,
+            text=True,
+            timeout=limit_s,
+        )
+        code, printed, said = done.returncode, done.stdout, done.stderr
     try:  # a folder of this machine says nothing to anybody
-        answer = json.loads(done.stdout.replace(str(folder), "."))
+        answer = json.loads(printed.replace(str(folder), "."))
     except ValueError:
-        answer = {"error": {"problem": (done.stderr.strip().splitlines() or ["no words"])[-1]}}
+        answer = {"error": {"problem": (said.strip().splitlines() or ["no words"])[-1]}}
     return {
-        "exit_code": done.returncode,
+        "exit_code": code,
         "seconds": processor_s() - before,
         "trials": len(list(records.rglob("trial_config.json"))),
         "answer": answer,
