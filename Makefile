@@ -15,7 +15,7 @@ STAMP := $(VENV)/.set-up
 # One thread a process: the tests run two processes at a time.
 TEST_ENVIRONMENT := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
 
-.PHONY: help setup test test-slow test-quick test-browser check format demo golden bench-predict bench-timm bench-families bench-llm bench-clock bench-probe bench-checkpoints bench-engine bench-kills bench-gpu bench-cost bench-allocator bench-scripts bench-epochs clean
+.PHONY: help setup test test-slow test-quick test-browser check format demo golden bench-predict bench-timm bench-families bench-llm bench-clock bench-probe bench-engine bench-kills bench-gpu bench-cost bench-allocator bench-scripts bench-epochs clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -114,13 +114,9 @@ golden: $(STAMP) ## Write what brimful says of a fixed set of programs to bench/
 
 bench-cost: $(STAMP) ## What a prediction costs, as a multiple of the script itself, and in host memory
 	$(PY) -m bench.prediction_cost
-	$(PY) -m bench.cards_cost
 
 bench-allocator: $(STAMP) ## 6,000 random programs in brimful's model of PyTorch's allocator and in a second one, event by event (3 minutes; ONLY="names" of settings)
 	OMP_NUM_THREADS=1 $(PY) -m bench.allocator_fuzz $(if $(ONLY),--only $(ONLY))
-
-bench-checkpoints: $(STAMP) ## What saving and loading a checkpoint costs, against torch.save and torch.load (3 minutes, 4 GB of disk)
-	$(PY) -m bench.checkpoint_cost
 
 bench-captcha: $(STAMP) ## Captchas read to 90 % on a reduced task: the recipe against the example script and its own large-batch preset (12 minutes on 2 quiet cores)
 	$(PY) -m bench.captcha
@@ -160,13 +156,11 @@ recipe-ood: $(STAMP) ## Train heads on molecules out of distribution: 3 seeds ×
 bench-ood: $(STAMP) ## Thirty trainings of the molecule head as one ensemble, against a process each (an hour; SAMPLE=2 runs two of each ten)
 	$(PY) -m bench.ood_sweep $(if $(SAMPLE),--sample $(SAMPLE))
 
-bench-engine: $(STAMP) ## What the engine costs a step, against loops written by hand, with one process and with two (20 minutes)
-	OMP_NUM_THREADS=1 $(PY) -m bench.overlap
+bench-engine: $(STAMP) ## What the engine costs a step, against a loop written by hand (15 minutes)
 	OMP_NUM_THREADS=1 $(PY) -m bench.engine_cost
 
-bench-kills: $(STAMP) ## Kill 100 trainings of the engine, and runs of brimful run 100 times, at random moments, and look at what is lost (20 minutes)
-	OMP_NUM_THREADS=1 $(PY) -m bench.kills
-	OMP_NUM_THREADS=1 $(PY) -m bench.run_kills
+bench-kills: $(STAMP) ## Kill trainings of the engine and of brimful run 200 times at random moments, and look at what is lost (20 minutes; ONLY="engine" for some)
+	$(PY) -m bench.kills $(if $(ONLY),--only $(ONLY))
 
 bench-probe: $(STAMP) ## What the probe costs a training step
 	$(PY) -m bench.probe_cost

@@ -75,10 +75,8 @@ def relative_to_predicted(pairs: Sequence[Pair], context: int) -> list[float]:
 
 
 def accuracy(pairs: Sequence[Pair], context: int) -> dict[str, Any]:
-    """The figures of a set of rows under a given context. `slope_error`: an extra GiB predicted is
-    (1 + this) GiB measured, None where nothing varies.
-    """
-    return error_figures(signed_errors(pairs, context)) | {"slope_error": slope_error(pairs)}
+    """The figures of a set of rows under a given context."""
+    return error_figures(signed_errors(pairs, context))
 
 
 def error_figures(signed: Sequence[float]) -> dict[str, Any]:
@@ -93,19 +91,6 @@ def error_figures(signed: Sequence[float]) -> dict[str, Any]:
         "median_signed": statistics.median(signed),
         "share_under_by_5_percent": sum(error < -0.05 for error in signed) / len(signed),
     }
-
-
-def slope_error(pairs: Sequence[Pair]) -> float | None:
-    """Least-squares slope of measured on predicted, less 1: independent of any constant."""
-    predicted = [pair.predicted_reserved_bytes for pair in pairs]
-    if len(set(predicted)) < 2:
-        return None
-    return (
-        statistics.linear_regression(
-            predicted, [pair.measured_device_bytes for pair in pairs]
-        ).slope
-        - 1.0
-    )
 
 
 def quantile(values: Sequence[float], share: float) -> float:
@@ -230,8 +215,6 @@ NAMES = {
     "worst_absolute": "worst",
     "median_signed": "median, signed",
     "share_under_by_5_percent": "under by more than 5 %",
-    "slope_error": "slope error",
-    "slope_median_absolute": "slope's median error",
     "share_within_interval": "within the interval",
     "interval_median_width": "interval's median width",
     "seconds_per_prediction": "seconds a prediction",

@@ -72,17 +72,19 @@ def loading(folder: Path, rounds: int = 5, images: int = IMAGES) -> dict[str, An
     files = sorted((folder / "png-full").glob("*.png"))
     _rate(from_files(files), images)  # both into the page cache
     _rate(from_array(train, 1), images)
-    pairs = [
-        (_rate(from_files(files), images), _rate(from_array(train, 20), 20 * images))
-        for _ in range(rounds)
-    ]
+    sides = {
+        "png": lambda: _rate(from_files(files), images),
+        "array": lambda: _rate(from_array(train, 20), 20 * images),
+    }
+    rows = harness.by_turns(sides, rounds)
+    png, array = ([row[side] for row in rows] for side in sides)
     return {
         "what": f"images per second, 60 x 160, batches of {BATCH} as floats",
         "images": images,
-        "png_per_s": statistics.median(png for png, _ in pairs),
-        "array_per_s": statistics.median(array for _, array in pairs),
-        "ratio": harness.span([array / png for png, array in pairs]),
-        "pairs": pairs,
+        "png_per_s": statistics.median(png),
+        "array_per_s": statistics.median(array),
+        "ratio": harness.span([a / b for a, b in zip(array, png, strict=True)]),
+        "pairs": list(zip(png, array, strict=True)),
     }
 
 

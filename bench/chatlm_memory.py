@@ -2,13 +2,14 @@
 takes of a card of 20 GB, predicted: against the plain loop; the largest batch.
 
 No card is needed. Every text of the data fills the limit of 256 tokens: the worst that can come.
-The largest batch size that `brimful tune` names is held to the true largest: the command is traced
-at sizes around it as it stands (`--batch-size-from none`), and bisected.
+Of the largest batch size that `brimful tune` names a trace of the command as it stands
+(`--batch-size-from none`) has to fit, and one of the next size must not.
 """
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -66,26 +67,19 @@ def tokenizer_in(folder: Path, data: Path, vocabulary: int, filled: bool = False
 
 
 def long_rows(rows: Sequence[tuple[str, str]], path: Path, count: int) -> Path:
-    """Rows that differ and whose two texts are longer than any limit of 256 tokens: many texts in
-    one.
+    """Rows that differ and whose two texts are longer than any limit of 256 tokens: all texts in
+    one, again and again.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    sides = ["".join(texts) for texts in zip(*rows, strict=True)]
     with path.open("w", encoding="utf-8") as file:
         for number in range(count):
-            prompt, response = (_long([row[side] for row in rows], number) for side in (0, 1))
-            file.write(
-                json.dumps({"prompt": prompt, "response": response}, ensure_ascii=False) + "\n"
+            prompt, response = (
+                "".join(islice(cycle(f"{number}{text}"), CHARACTERS)) for text in sides
             )
+            row = {"prompt": prompt, "response": response}
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
     return path
-
-
-def _long(texts: Sequence[str], start: int) -> str:
-    long = str(start)
-    for step in range(CHARACTERS):
-        if len(long) >= CHARACTERS:
-            break
-        long += texts[(start + step) % len(texts)]
-    return long
 
 
 def files(folder: Path, data: Path) -> list[str]:
@@ -101,31 +95,21 @@ def files(folder: Path, data: Path) -> list[str]:
     return [*data_flags, "--precision", "bf16"]
 
 
-def recipe_flags(common: list[str]) -> list[str]:
-    return [*common, "--model", "chatlm-0.2b", "--eval-share", "0", "--no-bleu", "--resume", "no"]
+def at(batch_size: int, common: list[str], *flags: str) -> list[str]:
+    fixed = ["--model", "chatlm-0.2b", "--eval-share", "0", "--no-bleu", "--resume", "no"]
+    size = ["--batch-size", str(batch_size)]
+    return ["-m", "recipes.chatlm", *common, *fixed, *size, *flags]
 
 
-def at(batch_size: int, flags: list[str]) -> list[str]:
-    return ["-m", "recipes.chatlm", *flags, "--batch-size", str(batch_size)]
-
-
-def memory(folder: Path, common: list[str], gpu: str = GPU) -> dict[str, Any]:
+def memory(folder: Path, common: list[str]) -> dict[str, Any]:
     """Peaks at the same batch, in bytes, of the plain loop and of the recipe, each by a trace of
     this very batch.
     """
-    plain = predicted(
-        gpu, [str(HERE / "chatlm_plain.py"), *common, "--length", str(LENGTH)], folder
-    )  # of 64 as well
-    recipe = at(BATCH, recipe_flags(common))
-    sides = {name: predicted(gpu, [*recipe, *flags], folder) for name, flags in RECIPE.items()}
-    asked = {
-        "gpu": gpu,
-        "batch_size": BATCH,
-        "tokens": LENGTH,
-        "precision": "bf16",
-        "headline": HEADLINE,
-    }
-    return asked | against(plain, sides)
+    words = [str(HERE / "chatlm_plain.py"), *common, "--length", str(LENGTH)]
+    plain = predicted(words, folder)  # of 64 as well
+    sides = {name: predicted(at(BATCH, common, *flags), folder) for name, flags in RECIPE.items()}
+    asked = {"gpu": GPU, "batch_size": BATCH, "tokens": LENGTH, "precision": "bf16"}
+    return {**asked, "headline": HEADLINE, **against(plain, sides)}
 
 
 def against(plain: dict[str, Any], sides: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -137,41 +121,23 @@ def against(plain: dict[str, Any], sides: dict[str, dict[str, Any]]) -> dict[str
     return {"plain": plain, "recipe": sides, "ratio": ratios}
 
 
-def largest(folder: Path, common: list[str], gpu: str = GPU) -> dict[str, Any]:
-    """What tune names, and the true largest."""
-    flags = recipe_flags(common)
-    named = tuned(gpu, at(8, flags), folder)
-    traced: dict[int, bool] = {}
-
-    def fits(size: int) -> bool:
-        answer = predicted(gpu, at(size, flags), folder)
-        traced[size] = answer["verdict"] == "fits"
-        harness.say(f"  batch size {size}: {answer['verdict']}")
-        return traced[size]
-
-    true = largest_that(fits, named["batch_size"], ROWS)
-    return {
-        "gpu": gpu,
-        "tokens": LENGTH,
-        **named,
-        "true_largest": true,
-        "share": named["batch_size"] / true,
-        "traced": traced,
-    }
+def largest(folder: Path, common: list[str]) -> dict[str, Any]:
+    """What tune names, and whether it fits and the next size does not."""
+    verb = ["tune", "--gpu", GPU, "--objective", "largest", "--no-page"]
+    plan = _answer(verb, at(8, common), folder)
+    names = ("batch_size", "verified", "trials", "out_of_memory_trials", "budget", "sizes")
+    fits, next_fits = (
+        predicted(at(plan["batch_size"] + more, common), folder)["verdict"] == "fits"
+        for more in (0, 1)
+    )
+    asked = {"gpu": GPU, "tokens": LENGTH, **{name: plan[name] for name in names}}
+    return {**asked, "fits": fits, "next_fits": next_fits}
 
 
-def predicted(gpu: str, words: list[str], folder: Path) -> dict[str, Any]:
+def predicted(words: list[str], folder: Path) -> dict[str, Any]:
     """A trace of the command as it stands: its batch size is neither found nor changed."""
-    verb = ["predict", "--gpu", gpu, "--no-what-if", "--batch-size-from", "none"]
+    verb = ["predict", "--gpu", GPU, "--no-what-if", "--batch-size-from", "none"]
     return figures(_answer(verb, words, folder))
-
-
-def tuned(gpu: str, words: list[str], folder: Path) -> dict[str, Any]:
-    plan = _answer(["tune", "--gpu", gpu, "--objective", "largest", "--no-page"], words, folder)
-    return {
-        name: plan[name]
-        for name in ("batch_size", "verified", "trials", "out_of_memory_trials", "budget", "sizes")
-    }
 
 
 def _answer(flags: list[str], words: list[str], folder: Path) -> dict[str, Any]:
@@ -180,25 +146,3 @@ def _answer(flags: list[str], words: list[str], folder: Path) -> dict[str, Any]:
     if report["exit_code"] not in (0, DoesNotFit.exit_code):
         raise RuntimeError(f"brimful {flags[0]} ended with {report}")
     return report["answer"]
-
-
-def largest_that(fits: Callable[[int], bool], near: int, most: int) -> int:
-    """The largest size up to `most` that fits, the next one not: by steps that double from `near`,
-    then bisection.
-    """
-    low, high, step = 0, most + 1, max(1, near // 32)
-    at = near
-    while low < at < high:
-        if fits(at):
-            low, at = at, at + step
-        else:
-            high, at = at, at - step
-        if low and high <= most:
-            break
-        step *= 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    if not low:
-        raise ValueError("not even a batch of 1 fits")
-    return low

@@ -1,8 +1,7 @@
 """Predicted step times against measured ones: timm's own training benchmark on an RTX 3090, and
 NVIDIA's on other cards.
 
-    python -m bench.clock <folder with benchmark-train-amp-nhwc-pt112-cu113-rtx3090.csv> [--models
-    100] [--cache FOLDER]
+    python -m bench.clock <folder with benchmark-train-amp-nhwc-pt112-cu113-rtx3090.csv>
 
 The file is in the repository of huggingface/pytorch-image-models (Apache-2.0), folder results/: the
 step time of some 800 models, each at the largest batch size that fits, mixed precision, channels
@@ -11,11 +10,9 @@ NVIDIA's; models that nobody looked at judge. No GPU is needed, but torch, torch
 """
 
 import itertools
-import json
 import math
 import random
 import statistics
-import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -137,8 +134,7 @@ def kernels_of(
     import torch
 
     steps: list[list[Kernel]] = []
-    values = {"model": model, "batch-size": batch_size, "steps": STEPS}
-    flags = [word for name, value in values.items() for word in (f"--{name}", str(value))]
+    flags = harness.flags({"model": model, "batch-size": batch_size, "steps": STEPS})
     with imagined(card) as gpu:
 
         def step_ends(*args: Any) -> None:  # the script waits for the card once a step
@@ -150,26 +146,21 @@ def kernels_of(
     return steps[-1]
 
 
-def model_of(
-    model: str, card: Card, options: Sequence[str], cache: Path | None = None
-) -> KernelModel | ScaledKernels:
-    """The kernels at any batch size. With a folder `cache` a trace is taken once and kept there."""
-    steps: dict[int, list[Kernel]] = {}
-    for size in SIZES:
-        name = "-".join([model, str(size), *(option.strip("-") for option in options)])
-        kept = cache / f"{name}.json" if cache else None
-        if kept is not None and kept.is_file():
-            rows = json.loads(kept.read_text(encoding="utf-8"))
-            steps[size] = [Kernel(*row[:6], shape=tuple(row[6])) for row in rows]
-            continue
-        steps[size] = kernels_of(model, size, card, options)
-        if kept is not None:
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            kept.write_text(json.dumps(steps[size]), encoding="utf-8")
-    kernels = fit_kernels(steps)
+def model_of(model: str, card: Card, options: Sequence[str]) -> KernelModel | ScaledKernels:
+    """The kernels at any batch size."""
+    kernels = fit_kernels({size: kernels_of(model, size, card, options) for size in SIZES})
     if kernels is None:
         raise ValueError(f"{model} ran nothing on the card")
     return kernels
+
+
+def row_of(model: str, size: int, measured_s: float, on: str, options: Sequence[str]) -> Row:
+    """`on`: the card's key."""
+    gpu = find_gpu(on)
+    rates = rates_of(gpu)
+    assert rates is not None
+    kernels = model_of(model, to_card(gpu), options)
+    return Row(model, size, measured_s, kernels.at(size), rates)
 
 
 def read_measured(folder: Path) -> dict[str, dict[str, str]]:
@@ -187,27 +178,10 @@ def drawn(measured: dict[str, dict[str, str]], others: int, seed: int) -> list[s
     return [name for name in order if name in examined] + new[:others]
 
 
-def rows_of(
-    measured: dict[str, dict[str, str]], names: list[str], cache: Path | None
-) -> tuple[list[Row], dict[str, str]]:
-    """The rows, and the models that could not be traced with the error's words."""
-    gpu = find_gpu(CARD)
-    rates = rates_of(gpu)
-    assert rates is not None
-    rows: list[Row] = []
-    failed: dict[str, str] = {}
-    for number, name in enumerate(names, 1):
-        of = measured[name]
-        try:
-            kernels = model_of(name, to_card(gpu), ["--img-size", of["train_img_size"]], cache)
-        except Exception as error:  # whatever a model does: it is named in the result
-            traceback.print_exc()
-            failed[name] = f"{type(error).__name__}: {error}"
-            continue
-        size = int(of["train_batch_size"])
-        rows.append(Row(name, size, float(of["train_step_time"]) / 1e3, kernels.at(size), rates))
-        harness.say(f"{number}/{len(names)}: {name}")
-    return rows, failed
+def row_of_timm(of: dict[str, str]) -> Row:
+    """Of a line of timm's."""
+    size, seconds = int(of["train_batch_size"]), float(of["train_step_time"]) / 1e3
+    return row_of(of["model"], size, seconds, CARD, ["--img-size", of["train_img_size"]])
 
 
 def fit(rows: list[Row], grid: dict[str, tuple[float, ...]]) -> dict[str, float]:
@@ -234,18 +208,12 @@ def figures(rows: list[Row]) -> dict[str, Any]:
     }
 
 
-def rows_of_other_cards(cache: Path | None) -> list[Row]:
+def rows_of_other_cards() -> list[Row]:
     """NVIDIA's figures, in the order of `PUBLISHED`."""
-    rows = []
-    for published in PUBLISHED:
-        gpu = find_gpu(published.card)
-        rates, size = rates_of(gpu), published.batch_size
-        assert rates is not None
-        place = cache / published.card if cache else None
-        kernels = model_of(published.model, to_card(gpu), published.options, place)
-        measured_s = size / published.images_per_s
-        rows.append(Row(published.model, size, measured_s, kernels.at(size), rates))
-    return rows
+    return [
+        row_of(of.model, of.batch_size, of.batch_size / of.images_per_s, of.card, of.options)
+        for of in PUBLISHED
+    ]
 
 
 def published_rows(rows: list[Row]) -> list[dict[str, Any]]:
@@ -298,15 +266,16 @@ def main(
     *,
     models: Annotated[int, "so many that nobody looked at, drawn at random"] = 100,
     seed: int = 0,
-    cache: Annotated[Path | None, "a folder where traces stay from one run to the next"] = None,
     evidence: Annotated[bool, "also write what intervals rest on"] = False,
     out: harness.Out = harness.RESULTS,
 ) -> None:
     measured, examined = read_measured(data), harness.read_names(SEEN)
-    rows, failed = rows_of(measured, drawn(measured, models, seed), cache)
+    names = drawn(measured, models, seed)
+    made, failed = harness.attempted(lambda name: row_of_timm(measured[name]), names)
+    rows = list(made.values())
     fitted_on = [row for row in rows if row.model in examined]
     judged = [row for row in rows if row.model not in examined]
-    others = rows_of_other_cards(cache)
+    others = rows_of_other_cards()
     fits_others = [
         row
         for published, row in zip(PUBLISHED, others, strict=True)

@@ -12,6 +12,7 @@ itself: what the method itself would call a cost. Steps of 1 ms, the smallest th
 show the microseconds best.
 """
 
+import itertools
 import math
 import statistics
 import sys
@@ -25,7 +26,7 @@ import torch
 from torch import nn
 
 from bench import harness
-from bench.turns import Turns, calibrated, paired_ratios, seconds_of, spread
+from bench.turns import CLOCKS, Turns, paired_ratios
 from brimful_train import (
     Arrays,
     BatchingConfig,
@@ -41,16 +42,18 @@ BLOCK_S = 0.1  # of one side, before the other has its turn
 LR = 1e-3
 STEPS_PER_EPOCH = 100
 BLOCKS = 8
-CLOCKS = ("cpu_s", "wall_s")
+WARM_UP = 3  # rounds
 
 
 @dataclass(frozen=True)
 class Case:
-    """One comparison. `first` is "engine", or "hand" for the control."""
+    """One comparison. `first` is "engine", or "hand" for the control. A step of `batch` samples a
+    micro-batch took `step_ms` of processor time by hand on a core of an AMD EPYC.
+    """
 
-    name: str
     step_ms: float
     width: int
+    batch: int
     norm: bool = False
     accumulation: int = 1
     clip_norm: float | None = None
@@ -62,17 +65,17 @@ class Case:
         return max(1, round(BLOCK_S * 1e3 / self.step_ms))
 
 
-CASES = [
-    Case("10 ms", 10, 256),
-    Case("2 ms", 2, 128),
-    Case("50 ms", 50, 512),
-    Case("10 ms, batch normalization", 10, 256, norm=True),
-    Case("10 ms, accumulation 4", 10, 256, accumulation=4),
-    Case("10 ms, clipping", 10, 256, clip_norm=1.0),
-    Case("1 ms", 1, 16),
-    Case("10 ms, control: by hand both", 10, 256, first="hand"),
-    Case("1 ms, control: by hand both", 1, 16, first="hand"),
-]
+CASES = {
+    "10 ms": Case(10, 256, 204),
+    "2 ms": Case(2, 128, 104),
+    "50 ms": Case(50, 512, 340),
+    "10 ms, batch normalization": Case(10, 256, 204, norm=True),
+    "10 ms, accumulation 4": Case(10, 256, 36, accumulation=4),
+    "10 ms, clipping": Case(10, 256, 204, clip_norm=1.0),
+    "1 ms": Case(1, 16, 216),
+    "10 ms, control: by hand both": Case(10, 256, 204, first="hand"),
+    "1 ms, control: by hand both": Case(1, 16, 216, first="hand"),
+}
 
 
 def make_model(case: Case) -> nn.Module:
@@ -106,13 +109,10 @@ def by_hand(
     x: torch.Tensor,
     y: torch.Tensor,
     case: Case,
-    batch: int,
     total_steps: int,
     at_loss: Callable[[], None] = lambda: None,
 ) -> Iterator[None]:
-    """The loop that one would write without an engine; an update for each `next`. `batch` is that
-    of one micro-batch.
-    """
+    """The loop that one would write without an engine; an update for each `next`."""
     matrices = [p for p in model.parameters() if p.dim() > 1]
     others = [p for p in model.parameters() if p.dim() < 2]
     groups = [{"params": matrices, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}]
@@ -120,8 +120,8 @@ def by_hand(
     step = 0
     while True:
         total = 0.0
-        for rows_of_step in torch.randperm(len(x)).split(batch * case.accumulation):
-            for rows in rows_of_step.split(batch):
+        for rows_of_step in torch.randperm(len(x)).split(case.batch * case.accumulation):
+            for rows in rows_of_step.split(case.batch):
                 images, labels = x[rows], y[rows]
                 at_loss()
                 loss = nn.functional.cross_entropy(model(images), labels)
@@ -139,65 +139,17 @@ def by_hand(
         harness.say(f"step {step}  loss {total / len(x):.4f}  lr {lr:.3g}")
 
 
-def calibrated_batch(number: int) -> int:
-    """Samples of a micro-batch, so that a step of that case by hand takes about `step_ms` of
-    processor time.
-    """
-    torch.set_num_threads(1)
-    case = CASES[number]
-
-    def step_s(batch: int) -> float:
-        x, y = make_data(case, batch * case.accumulation * 10)
-        steps = by_hand(make_model(case), x, y, case, batch, 10_000)
-        return seconds_of(lambda: next(steps))
-
-    return calibrated(step_s, case.step_ms / 1e3, 32)
-
-
-def measured(number: int, batch: int, rounds: int) -> dict:
-    """One process's blocks: processor and wall seconds of a step, of the first side and of the
-    hand-written loop.
-    """
-    torch.set_num_threads(1)
-    case = CASES[number]
-    x, y = make_data(case, batch * case.accumulation * STEPS_PER_EPOCH)
-    warm_up = 3
-    total_steps = (rounds + warm_up) * case.steps + 1
-    # Of both: where its weights lie in memory is worth some percent of a step.
-    model = make_model(case)
-    second = by_hand(model, x, y, case, batch, total_steps)
-    turns = Turns(
-        lambda: next(second), steps=case.steps, calls_per_step=case.accumulation, warm_up=warm_up
-    )
-    if case.first == "hand":
-        first = by_hand(model, x, y, case, batch, total_steps, turns)
-        for _ in range(total_steps):
-            next(first)
-    else:
-        fit_by_turns(case, model, batch, total_steps, (x, y), turns)
-    return {
-        clock: {
-            "first": [block / case.steps for block in getattr(turns.first_times, clock)],
-            "by_hand": [block / case.steps for block in getattr(turns.second_times, clock)],
-        }
-        for clock in CLOCKS
-    }
-
-
-def fit_by_turns(
-    case: Case,
+def by_engine(
     model: nn.Module,
-    batch: int,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    case: Case,
     total_steps: int,
-    data: tuple[torch.Tensor, torch.Tensor],
-    turns: Callable[[], None],
-    **settings: Any,
+    at_loss: Callable[[], None],
 ) -> None:
-    """The engine's side."""
-
-    def loss(model: nn.Module, given: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        turns()
-        return nn.functional.cross_entropy(model(given[0]), given[1])
+    def loss(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        at_loss()
+        return nn.functional.cross_entropy(model(batch[0]), batch[1])
 
     with tempfile.TemporaryDirectory() as folder:
         config = Config(
@@ -205,55 +157,64 @@ def fit_by_turns(
             epochs=total_steps,
             max_steps=total_steps,
             device="cpu",
-            batch=BatchingConfig(micro_batch=batch, accumulation=case.accumulation),
+            batch=BatchingConfig(micro_batch=case.batch, accumulation=case.accumulation),
             optimizer=OptimizerConfig(lr=LR),
             checkpoints=CheckpointConfig(every_epochs=None),
             clip_norm=case.clip_norm,
-            **settings,
         )
-        fit(Task("bench", model, loss, Arrays(*data)), config)
+        fit(Task("bench", model, loss, Arrays(x, y)), config)
 
 
-def summary(case: Case, batch: int, processes: list[dict]) -> dict:
+def measured(name: str, rounds: int) -> dict[str, dict[str, list[float]]]:
+    """One process's blocks, by each clock: their ratios, and seconds of a step by hand."""
+    torch.set_num_threads(1)
+    case = CASES[name]
+    x, y = make_data(case, case.batch * case.accumulation * STEPS_PER_EPOCH)
+    total_steps = (rounds + WARM_UP) * case.steps + 1
+    # Of both: where its weights lie in memory is worth some percent of a step.
+    model = make_model(case)
+    second = by_hand(model, x, y, case, total_steps)
+    turns = Turns(lambda: next(second), case.steps, case.accumulation, WARM_UP)
+    if case.first == "hand":
+        for _ in itertools.islice(by_hand(model, x, y, case, total_steps, turns), total_steps):
+            pass
+    else:
+        by_engine(model, x, y, case, total_steps, turns)
+    return {
+        clock: {
+            "ratios": paired_ratios(turns.first_times[clock], turns.second_times[clock]),
+            "by_hand": [seconds / case.steps for seconds in turns.second_times[clock]],
+        }
+        for clock in CLOCKS
+    }
+
+
+def summary(name: str, processes: list[dict[str, dict[str, list[float]]]]) -> dict[str, Any]:
     """Ratios over the blocks of all processes, and each process's own median."""
-    figures: dict = {"case": asdict(case), "steps_per_block": case.steps, "micro_batch": batch}
+    figures: dict[str, Any] = {"name": name, "case": asdict(CASES[name])}
     for clock in CLOCKS:
-        blocks = [process[clock] for process in processes]
-        ratios = [paired_ratios(of["first"], of["by_hand"]) for of in blocks]
+        ratios = [process[clock]["ratios"] for process in processes]
+        by_hand_s = statistics.median(s for process in processes for s in process[clock]["by_hand"])
         every = [ratio for of_process in ratios for ratio in of_process]
-        first, hand = ([s for of in blocks for s in of[side]] for side in ("first", "by_hand"))
-        by_hand_s = statistics.median(hand)
         figures["blocks"] = len(every)
         figures[clock] = {
-            "ratio": spread(every),
+            "ratio": harness.spread(every),
             "ratio_of_each_process": [statistics.median(of_process) for of_process in ratios],
-            "ratio_of_means": statistics.mean(first) / statistics.mean(hand),
             "step_by_hand": by_hand_s,
             "added_us": (statistics.median(every) - 1) * by_hand_s * 1e6,
         }
     return figures
 
 
-def compare(number: int, processes: int, rounds: int) -> dict:
-    batch = harness.apart("bench.engine_cost", "calibrated_batch", number)
-    runs = [
-        harness.apart("bench.engine_cost", "measured", number, batch, rounds)
-        for _ in range(processes)
-    ]
-    return summary(CASES[number], batch, runs)
-
-
-def sentence(figures: dict) -> str:
+def sentence(figures: dict[str, Any]) -> str:
     cpu, wall = figures["cpu_s"], figures["wall_s"]
-
-    def written(ratio: dict) -> str:
-        return f"{ratio['median']:.4f} ({ratio['p10']:.3f} to {ratio['p90']:.3f})"
-
+    by_processor, by_clock = (
+        f"{ratio['median']:.4f} ({ratio['p10']:.3f} to {ratio['p90']:.3f})"
+        for ratio in (cpu["ratio"], wall["ratio"])
+    )
     return (
-        f"{figures['case']['name']:32} batch {figures['micro_batch']:5}  by hand "
-        f"{cpu['step_by_hand'] * 1e3:6.2f} ms  "
-        f"processor {written(cpu['ratio'])}, {cpu['added_us']:+.0f} µs  wall "
-        f"{written(wall['ratio'])}"
+        f"{figures['name']:32} by hand {cpu['step_by_hand'] * 1e3:6.2f} ms  processor "
+        f"{by_processor}, {cpu['added_us']:+.0f} µs  wall {by_clock}"
     )
 
 
@@ -271,13 +232,15 @@ def main(
     *,
     processes: int = 5,
     rounds: Annotated[int, "of a block of each side, in each process"] = 40,
-    only: Annotated[list[str] | None, f"cases: {', '.join(case.name for case in CASES)}"] = None,
+    only: Annotated[list[str] | None, f"cases: {', '.join(CASES)}"] = None,
     out: harness.Out = harness.RESULTS,
 ) -> int:
-    numbers = {case.name: number for number, case in enumerate(CASES)}
     cases = []
-    for number in harness.choose(numbers, only).values():
-        cases.append(compare(number, processes, rounds))
+    for name in harness.choose(CASES, only):
+        runs = [
+            harness.apart("bench.engine_cost", "measured", name, rounds) for _ in range(processes)
+        ]
+        cases.append(summary(name, runs))
         print(sentence(cases[-1]), flush=True)
     what = "seconds of a step of brimful_train.fit over those of a loop by hand, by turns"
     settings = {"processes": processes, "rounds": rounds, "threads": 1, "block_s": BLOCK_S}

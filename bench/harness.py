@@ -5,6 +5,7 @@ Standard library only, for some benches run where brimful's own needs are not in
 """
 
 import argparse
+import contextlib
 import csv
 import datetime
 import gzip
@@ -17,11 +18,12 @@ import resource
 import statistics
 import subprocess
 import sys
+import traceback
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results"
@@ -54,7 +56,7 @@ def _add_argument(parser: argparse.ArgumentParser, name: str, parameter: inspect
     kind, options = parameter.annotation, {}
     if get_origin(kind) is Annotated:
         kind, options["help"] = get_args(kind)[:2]
-    if isinstance(kind, types.UnionType):  # or None
+    if get_origin(kind) in (Union, types.UnionType):  # or None
         kind = get_args(kind)[0]
     is_list = get_origin(kind) is list
     if is_list:
@@ -169,8 +171,54 @@ def read_names(path: Path) -> frozenset[str]:
     return frozenset(line for line in lines if line and not line.startswith("#"))
 
 
+def flags(values: Mapping[str, Any]) -> list[str]:
+    """Words of a command line: `--name value`; of what is True or False `--name` or `--no-name`."""
+    words = []
+    for name, value in values.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            words += [f"--{flag}", str(value)]
+    return words
+
+
+def by_turns(sides: Mapping[str, Callable[[], Any]], rounds: int) -> list[dict[str, Any]]:
+    """What each side gives in each round; in every second one the last side begins."""
+    rows = []
+    for number in range(rounds):
+        order = list(sides) if number % 2 == 0 else list(reversed(sides))
+        row = {side: sides[side]() for side in order}
+        rows.append({side: row[side] for side in sides})
+        say(f"  {number + 1}/{rounds}: {rows[-1]}")
+    return rows
+
+
+def attempted(
+    make: Callable[[str], Any], names: Sequence[str]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """What is made of each name, and, of those of which nothing is, the words of the error."""
+    made, failed = {}, {}
+    for number, name in enumerate(names, 1):
+        try:
+            made[name] = make(name)
+        except Exception as error:  # whatever a model does: it is named in the result
+            traceback.print_exc()
+            failed[name] = f"{type(error).__name__}: {error}"
+        say(f"{number}/{len(names)}: {name}")
+    return made, failed
+
+
 def span(values: Sequence[float]) -> dict[str, float]:
     return {"median": statistics.median(values), "low": min(values), "high": max(values)}
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median, and between which values the middle 80 % lie."""
+    if len(values) < 2:
+        raise ValueError(f"{len(values)} values have no spread")
+    tenths = statistics.quantiles(values, n=10, method="inclusive")
+    return {"median": statistics.median(values), "p10": tenths[0], "p90": tenths[-1]}
 
 
 def environment(home: str | Path | None = None, **variables: str) -> dict[str, str]:
@@ -183,12 +231,12 @@ def environment(home: str | Path | None = None, **variables: str) -> dict[str, s
     return {**kept, **fixed, **({"BRIMFUL_HOME": str(home)} if home else {}), **variables}
 
 
-def output_of(words: Sequence[str], **variables: str) -> str:
-    """What a command printed in this clone. Raises RuntimeError with its last words where it
-    fails.
+def output_of(words: Sequence[str], folder: str | Path = ROOT, **variables: str) -> str:
+    """What a command printed in this clone, or in another folder. Raises RuntimeError with its last
+    words where it fails.
     """
     done = subprocess.run(
-        list(words), cwd=ROOT, env=environment(**variables), capture_output=True, text=True
+        list(words), cwd=folder, env=environment(**variables), capture_output=True, text=True
     )
     if done.returncode:
         raise RuntimeError(
@@ -197,16 +245,14 @@ def output_of(words: Sequence[str], **variables: str) -> str:
     return done.stdout
 
 
-def words_apart(module: str, function: str, *arguments: Any) -> list[str]:
-    """A command that calls a function in a process of its own and prints its result as JSON."""
-    return [sys.executable, "-c", _CALL, module, function, json.dumps(arguments)]
-
-
 def apart(module: str, function: str, *arguments: Any, **variables: str) -> Any:
     """The result of a function that is called in a process of its own, so that what another call
     left in memory is not its affair. Arguments and result are what JSON can hold.
     """
-    return json.loads(output_of(words_apart(module, function, *arguments), **variables))
+    words = [sys.executable, "-c", _CALL, module, function, json.dumps(arguments)]
+    return json.loads(
+        output_of(words, **variables).splitlines()[-1]
+    )  # what it printed before aside
 
 
 def processor_s() -> float:
@@ -220,24 +266,28 @@ def processor_s() -> float:
 def brimful(
     words: Sequence[str], command: Sequence[str], folder: str | Path, limit_s: float = 1800
 ) -> dict[str, Any]:
-    """A verb with its flags, asked of a command in `folder`: `exit_code`, `seconds` of processor
-    time, `trials`, and what `--json` printed as `answer`, or {"error": ...} with its last words.
+    """A verb with its flags, asked of a command in `folder`: `exit_code` (None: not done in time),
+    `seconds` of processor time, `trials`, and what `--json` printed as `answer`, or {"error": ...}
+    with its last words.
     """
     records, before = Path(folder, "records"), processor_s()
-    done = subprocess.run(
-        [sys.executable, "-m", "brimful", *words, "--json", "--", *command],
-        cwd=folder,
-        env=environment(records),
-        capture_output=True,
-        text=True,
-        timeout=limit_s,
-    )
+    code, printed, said = None, "", f"not done after {limit_s} s"
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        done = subprocess.run(
+            [sys.executable, "-m", "brimful", *words, "--json", "--", *command],
+            cwd=folder,
+            env=environment(records),
+            capture_output=True,
+            text=True,
+            timeout=limit_s,
+        )
+        code, printed, said = done.returncode, done.stdout, done.stderr
     try:  # a folder of this machine says nothing to anybody
-        answer = json.loads(done.stdout.replace(str(folder), "."))
+        answer = json.loads(printed.replace(str(folder), "."))
     except ValueError:
-        answer = {"error": {"problem": (done.stderr.strip().splitlines() or ["no words"])[-1]}}
+        answer = {"error": {"problem": (said.strip().splitlines() or ["no words"])[-1]}}
     return {
-        "exit_code": done.returncode,
+        "exit_code": code,
         "seconds": processor_s() - before,
         "trials": len(list(records.rglob("trial_config.json"))),
         "answer": answer,

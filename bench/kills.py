@@ -1,324 +1,287 @@
-"""Trainings killed with SIGKILL at random moments and started again: `python -m bench.kills`.
+"""Trainings that are killed at random moments and started again until they end:
+`python -m bench.kills`.
 
-A small training (dropout, batch normalization, noise from Python's and NumPy's generators, two
-micro-batches a step, a checkpoint every 3 steps) runs in a process of its own, is killed one to
-three times, and then left alone to its end. What it ends with (weights, buffers, optimizer, random
-states, counts, place in the data: all that a later step depends on) is compared bit for bit with
-the same training that was never killed. The moments are drawn: after a number of micro-batches,
-after a time, and while a checkpoint is being written. A control forgets the random state on the
-way: the comparison must see that.
+Two things are killed. The engine: whose process gets SIGKILL after a number of steps, after a time,
+or while a checkpoint is being written. And `brimful run`: brimful, a process of its command, all of
+them at once (as when a machine goes down), or brimful is told to end (SIGTERM); half of these kills
+hit a script without torch, whose start takes a tenth of the time. Then the same command is given
+again, at once or after all of its processes are gone. What is checked of every training: each life
+goes on from the newest checkpoint, no checkpoint is written twice, no two lives train at a time,
+the last state is, bit for bit, that of a training that was left alone, and no process stays.
+Controls begin anew (`--fresh`) or forget the random state: the checks must see that.
 """
 
-import json
-import mmap
+import contextlib
 import os
 import random
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
-
-import numpy
-import torch
-from torch import nn
+from typing import Annotated, Any, NamedTuple
 
 from bench import harness
-from brimful_train import (
-    Arrays,
-    BatchingConfig,
-    CheckpointConfig,
-    Config,
-    OptimizerConfig,
-    Task,
-    fit,
-)
-from brimful_train.checkpoints.folder import Checkpoints
-from brimful_train.training_state import TrainingState
+from bench.kills_train import CHECKPOINTS, LOG, STEPS, newest
 
-EPOCHS, SAMPLES, MICRO_BATCH, ACCUMULATION = 6, 150, 8, 2
-STEPS = EPOCHS * -(-SAMPLES // (MICRO_BATCH * ACCUMULATION))
-# Of a checkpoint; the rest is times and settings.
-COMPARED = ("model", "optimizer", "random", "counts", "position")
-KINDS = ("step", "time", "writing")
-LIFE_S = 120.0  # assumed: a process that takes longer hangs
+TRAIN = (sys.executable, str(harness.ROOT / "bench" / "kills_train.py"))
+RUN = (sys.executable, "-m", "brimful", "run", "--device", "cpu", "--plan", "none")
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+MOMENTS, KILLED = ("step", "step", "time"), ("brimful", "a process", "all", "told to end")
+KILLS_OF_ONE = 6  # trainings with more would seldom come further than the one before
+LIFE_S, GONE_S = 180.0, 20.0  # assumed: what takes longer hangs, or stays
+_MARK = "BENCH_KILLS"
 
 
-def training(folder: Path, begun: Callable[[], None] = lambda: None) -> None:
-    """To its end, from the newest checkpoint in `folder`. `begun` hears of each micro-batch."""
-    torch.manual_seed(0)
-    model = nn.Sequential(
-        nn.Linear(16, 64), nn.BatchNorm1d(64), nn.Tanh(), nn.Dropout(0.2), nn.Linear(64, 4)
-    )
-    generator = torch.Generator().manual_seed(1)
-    x, y = (
-        torch.randn(SAMPLES, 16, generator=generator),
-        torch.randint(0, 4, (SAMPLES,), generator=generator),
-    )
+class Kind(NamedTuple):
+    """What is killed. `starts_s`: how long a start takes at most (assumed)."""
 
-    def loss(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        begun()
-        noise = 0.1 * float(numpy.random.normal()) + 0.1 * random.gauss(0, 1)
-        return nn.functional.cross_entropy(model(batch[0] + noise), batch[1])
-
-    config = Config(
-        out=folder,
-        epochs=EPOCHS,
-        device="cpu",
-        batch=BatchingConfig(micro_batch=MICRO_BATCH, accumulation=ACCUMULATION),
-        optimizer=OptimizerConfig(lr=1e-2),
-        checkpoints=CheckpointConfig(every_epochs=None, every_steps=3),
-        log_every_s=1e6,
-    )
-    fit(Task("kills", model, loss, Arrays(x, y)), config)
-
-
-class Life:
-    """A process that trains in `folder`: a fork, which has torch already where a process anew takes
-    seconds to load it.
-    """
-
-    def __init__(self, folder: Path, work: Callable[[Path, Callable[[], None]], None] = training):
-        self._shared = mmap.mmap(-1, 8)
-        self.folder = folder
-        self.ended: int | None = None  # its exit code, negative for a signal
-        self.pid = os.fork()
-        if self.pid == 0:
-            code = 1
-            try:
-                silent = os.open(os.devnull, os.O_WRONLY)
-                for stream in (1, 2):
-                    os.dup2(silent, stream)
-                work(folder, self._count)
-                code = 0
-            finally:
-                os._exit(code)
-
-    def _count(self) -> None:
-        self._shared[:8] = (self.micro_batches + 1).to_bytes(8, "little")
+    command: tuple[str, ...]
+    share: float  # of all kills
+    starts_s: float
+    moments: tuple[str, ...] = MOMENTS
+    killed: tuple[str, ...] = KILLED
+    control: str = "--fresh"  # what loses something
 
     @property
-    def micro_batches(self) -> int:
-        return int.from_bytes(self._shared[:8], "little")
+    def by_brimful(self) -> bool:
+        return "brimful" in self.killed
 
-    def is_over(self) -> bool:
-        if self.ended is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self.ended = os.waitstatus_to_exitcode(status)
-        return self.ended is not None
-
-    def until(self, holds: Callable[[], bool]) -> bool:
-        """Waits; False where the process ended before. Kills and names one that does neither."""
-        ends = time.monotonic() + LIFE_S
-        while not holds():
-            if self.is_over():
-                return False
-            if time.monotonic() > ends:
-                self.kill()
-                raise TimeoutError(f"the training in {self.folder} hangs")
-            time.sleep(0.0002)
-        return True
-
-    def kill(self) -> bool:
-        """Whether it was alive until then."""
-        if not self.is_over():
-            os.kill(self.pid, signal.SIGKILL)
-            self.ended = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        return self.ended == -signal.SIGKILL
-
-    def finish(self) -> None:
-        self.until(lambda: False)
-        if self.ended:
-            raise RuntimeError(f"the training in {self.folder} ended with {self.ended}")
+    def words(self, flags: Sequence[str]) -> list[str]:
+        if not self.by_brimful:
+            return [*self.command, *flags]
+        return [*RUN, "--resume-with", "--resume last", *flags, "--", *self.command, "{resume}"]
 
 
-def half_written(folder: Path) -> bool:
-    return any((folder / "checkpoints").glob(".writing-*"))
+KINDS = {
+    "engine": Kind(
+        (*TRAIN, "--engine"), 0.5, 5.0, ("step", "time", "writing"), ("all",), "--forget"
+    ),
+    "without torch": Kind(TRAIN, 0.25, 1.5),
+    "torch": Kind((*TRAIN, "--torch"), 0.125, 6.0),
+    "torch on two ranks": Kind((sys.executable, *TORCHRUN, TRAIN[1], "--torch"), 0.125, 12.0),
+}
 
 
-def newest_step(folder: Path) -> int:
-    return max(
-        (int(path.name.split("-")[1]) for path in (folder / "checkpoints").glob("step-*")),
-        default=0,
-    )
+class Training:
+    """One training in a folder of its own, over all of its lives."""
+
+    def __init__(self, folder: Path, kind: str):
+        folder.mkdir(parents=True)
+        self.folder, self.kind = folder, KINDS[kind]
+        self.wrong: list[str] = []
+
+    def start(self, *flags: str) -> "subprocess.Popen[bytes]":
+        with open(self.folder / "output.txt", "ab") as output:
+            return subprocess.Popen(
+                self.kind.words(flags),
+                cwd=self.folder,
+                env=harness.environment(self.folder / "records", **{_MARK: str(self.folder)}),
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    def log(self) -> list[tuple[str, int, int]]:
+        """(event, process, step) of every life so far."""
+        path = self.folder / LOG
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [(event, int(pid), int(step)) for event, pid, step in map(str.split, lines)]
+
+    def steps(self) -> int:
+        return max((step for event, _, step in self.log() if event == "step"), default=0)
+
+    def is_writing(self) -> bool:
+        return any((self.folder / CHECKPOINTS).glob(".writing-*"))
+
+    def processes(self, but: int = 0) -> list[int]:
+        """Of the command and of brimful, whoever started them."""
+        mark, marked = f"{_MARK}={self.folder}".encode(), []
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                is_marked = mark in path.read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if is_marked and int(path.parent.name) != but:
+                marked.append(int(path.parent.name))
+        return marked
+
+    def require_all_gone(self) -> None:
+        if not wait(lambda: not self.processes(), GONE_S):
+            self.wrong.append(f"processes stay: {', '.join(map(words_of, self.processes()))}")
+            self.kill_all()
+
+    def end(self, started: "subprocess.Popen[bytes]") -> int:
+        """Its exit code, once it has ended by itself."""
+        try:
+            return started.wait(LIFE_S)
+        except subprocess.TimeoutExpired:
+            self.wrong.append("it hangs")
+            self.kill_all()
+            return started.wait()
+
+    def kill_all(self) -> None:
+        for pid in self.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
-def wait_for_the_moment(kind: str, life: Life, draw: random.Random, whole_s: float) -> bool:
-    """Until the moment drawn for a kill; False where the training ended before."""
-    if kind == "time":
-        ends = time.monotonic() + draw.random() * whole_s
-        return life.until(lambda: time.monotonic() > ends)
-    if kind == "step":
-        target = draw.randrange(1, STEPS * ACCUMULATION)
-        # Assumed: as long as a step, so that any part of one can be hit.
-        pause_s = draw.random() * 0.003
-        return life.until(lambda: life.micro_batches >= target) and _sleep(pause_s)
-    until, pause_s = newest_step(life.folder) + draw.randrange(0, STEPS // 2), draw.random() * 0.006
-    reached = life.until(lambda: newest_step(life.folder) >= until and half_written(life.folder))
-    return reached and _sleep(pause_s)
+def words_of(pid: int) -> str:
+    """The command line of a process, "" where it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    except OSError:
+        return ""
 
 
-def _sleep(seconds: float) -> bool:
-    time.sleep(seconds)
+def wait(holds: Callable[[], bool], limit_s: float) -> bool:
+    ends = time.monotonic() + limit_s
+    while not holds():
+        if time.monotonic() > ends:
+            return False
+        time.sleep(0.001)
     return True
 
 
-def one_run(
-    number: int, draw: random.Random, folder: Path, whole_s: float, expected: dict[str, Any]
-) -> dict[str, Any]:
-    """Killed once at the least: a moment that came too late is drawn again, in a training begun
-    anew. Of each kill: how its moment was chosen, how many micro-batches the process had begun, the
-    step of the newest whole checkpoint (0: none yet), and whether one was being written.
-    """
-    kills: list[dict[str, Any]] = []
-    attempt = 0
-    while not kills:
-        attempt += 1
-        place = folder / f"run-{number}-{attempt}"
-        for _ in range(draw.randrange(1, 4)):
-            kind, life = draw.choice(KINDS), Life(place)
-            if not (wait_for_the_moment(kind, life, draw, whole_s) and life.kill()):
-                if life.ended:
-                    raise RuntimeError(f"the training in {place} ended with {life.ended}")
-                break
-            met = {"checkpoint_step": newest_step(place), "half_written": half_written(place)}
-            kills.append({"kind": kind, "micro_batches": life.micro_batches, **met})
-    Life(place).finish()
-    return {"number": number, "kills": kills, "different": different(last(place), expected)}
+def kill(training: Training, started: Any, draw: random.Random) -> dict[str, Any] | None:
+    """Waits for a drawn moment and kills; None where the training had ended before."""
+    kind, by = training.kind, draw.choice(training.kind.moments)
+    target = training.steps() + draw.randrange(1, STEPS // (KILLS_OF_ONE + 2))
+
+    def until(holds: Callable[[], Any]) -> None:
+        wait(lambda: started.poll() is not None or bool(holds()), LIFE_S)
+
+    if by != "time":
+        until(lambda: training.steps() >= target)
+    if by == "writing":
+        until(training.is_writing)
+    time.sleep(draw.random() * (kind.starts_s if by == "time" else 0.006))
+    if kind.by_brimful:
+        until(lambda: training.processes(started.pid))
+    theirs, whom = training.processes(started.pid), draw.choice(kind.killed)
+    if started.poll() is not None or (kind.by_brimful and not theirs):
+        return None
+    targets = {"a process": theirs and [draw.choice(theirs)], "all": [started.pid, *theirs]}
+    number = signal.SIGTERM if whom == "told to end" else signal.SIGKILL
+    for pid in targets.get(whom, [started.pid]):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+    killed = {"whom": whom, "by": by, "step": training.steps(), "writing": training.is_writing()}
+    return {**killed, "again": draw.choice(("at once", "later"))}
 
 
-def last(folder: Path) -> dict[str, Any]:
-    """What the training ended with."""
-    newest = Checkpoints(folder / "checkpoints", CheckpointConfig(), lambda sentence: None).newest()
-    if newest is None or newest.step != STEPS:
-        raise RuntimeError(f"the training in {folder} has no checkpoint of its end")
-    return {name: newest.state[name] for name in COMPARED}
+def train(folder: Path, kind: str, draw: random.Random, kills: int, *flags: str) -> dict[str, Any]:
+    """To its end, killed up to so many times on the way. `flags`: after a kill."""
+    training, done, refused = Training(folder, kind), [], 0
+    while True:
+        started = training.start(*(flags if done else ()))
+        killed = kill(training, started, draw) if len(done) < kills else None
+        code = training.end(started)
+        if killed is not None:
+            done.append(killed)
+            if killed["again"] == "later":
+                training.require_all_gone()
+            continue
+        refused += code == 2
+        if code == 2 and refused <= 10:  # a process of the life before is alive
+            continue
+        if code == 0:
+            break
+        last = (training.folder / "output.txt").read_text(errors="replace")[-500:]
+        training.wrong.append(f"ended with {code}: {last}")
+        break
+    training.require_all_gone()
+    training.wrong += wrong_in(training.log())
+    state = newest(training.folder / CHECKPOINTS)
+    found = {"kills": done, "refused": refused, "state": state, "wrong": training.wrong}
+    return {"kind": kind, **found}
 
 
-def different(ours: Any, theirs: Any, name: str = "") -> list[str]:
-    """Names of what is not the same, tensors bit for bit."""
-    if isinstance(ours, torch.Tensor) and isinstance(theirs, torch.Tensor):
-        alike = ours.dtype == theirs.dtype and ours.shape == theirs.shape
-        same = (
-            alike and ours.contiguous().numpy().tobytes() == theirs.contiguous().numpy().tobytes()
-        )
-        return [] if same else [name]
-    if type(ours) is not type(theirs):
-        return [name]
-    if isinstance(ours, dict):
-        if ours.keys() != theirs.keys():
-            return [name]
-        return [
-            part
-            for key in ours
-            for part in different(ours[key], theirs[key], f"{name}.{key}".lstrip("."))
-        ]
-    if isinstance(ours, (list, tuple)):
-        if len(ours) != len(theirs):
-            return [name]
-        pairs = enumerate(zip(ours, theirs, strict=True))
-        return [part for number, (a, b) in pairs for part in different(a, b, f"{name}.{number}")]
-    return [] if ours == theirs else [name]
+def wrong_in(log: Sequence[tuple[str, int, int]]) -> list[str]:
+    """What was lost, by the log of all lives of a training."""
+    wrong, kept, alive = [], 0, None
+    for event, pid, step in log:
+        if event == "began":
+            if step < kept:
+                wrong.append(f"a life began at step {step}, after a checkpoint of step {kept}")
+            alive = pid
+        elif pid != alive:
+            wrong.append(f"{event} {step} of a process after which another one had begun")
+        elif event == "overwrote" and step <= kept:
+            wrong.append(f"the checkpoint of step {step} was written again, after {kept}")
+        kept = max(kept, step) if event == "checkpoint" else kept
+    return wrong
 
 
-def forgetful(folder: Path, begun: Callable[[], None]) -> None:
-    """For the control: goes on from a checkpoint without its random state."""
-    TrainingState._adopt_randomness = lambda self, states: None  # type: ignore[method-assign]
-    training(folder, begun)
-
-
-def control(folder: Path, expected: dict[str, Any]) -> list[str]:
-    """What the comparison says of a training that went on without its random state."""
-    life = Life(folder)
-    if not (life.until(lambda: newest_step(folder) >= STEPS // 2) and life.kill()):
-        raise RuntimeError("the control ended before it was killed")
-    Life(folder, forgetful).finish()
-    return different(last(folder), expected)
-
-
-def work(numbers: list[int], seed: int) -> list[dict[str, Any]]:
-    """Runs of one worker, and its control."""
-    torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        begun = time.monotonic()
-        Life(folder / "whole").finish()
-        whole_s, expected = time.monotonic() - begun, last(folder / "whole")
-        rows = [{"whole_s": whole_s, "control": control(folder / "control", expected)}]
-        for number in numbers:
-            draw = random.Random(f"{seed}/{number}")
-            rows.append(one_run(number, draw, folder, whole_s, expected))
-        return rows
-
-
-def in_workers(runs: int, workers: int, seed: int) -> list[dict[str, Any]]:
-    """Every worker's rows. A worker is a process that has never trained, so that its forks are
-    clean.
-    """
-    started = [
-        subprocess.Popen(
-            harness.words_apart("bench.kills", "work", [*range(worker, runs, workers)], seed),
-            cwd=harness.ROOT,
-            env=harness.environment(),
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for worker in range(workers)
-    ]
-    output = [process.communicate()[0] for process in started]
-    codes = [process.returncode for process in started]
-    if any(codes):
-        raise RuntimeError(f"workers ended with {codes}")
-    return [row for words in output for row in json.loads(words)]
-
-
-def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    runs = sorted((row for row in rows if "kills" in row), key=lambda row: row["number"])
-    controls = [row for row in rows if "control" in row]
-    kills = [kill for run in runs for kill in run["kills"]]
+def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """`rows`: of the trainings, and of each kind one that was left alone and a control."""
+    alone = {row["kind"]: row["state"] for row in rows if row["role"] == "alone"}
+    for row in rows:
+        if row["state"] != alone[row["kind"]]:
+            row["wrong"] = [*row["wrong"], "its last state is not that of one left alone"]
+    runs = [row for row in rows if row["role"] == "killed"]
+    kills = [kill for row in runs for kill in row["kills"]]
+    controls = [row for row in rows if row["role"] == "control"]
     return {
-        "runs": len(runs),
-        "bitwise_equal": sum(not run["different"] for run in runs),
-        "kills": len(kills),
-        "kills_by_kind": {kind: sum(kill["kind"] == kind for kill in kills) for kind in KINDS},
-        "kills_while_a_checkpoint_was_written": sum(kill["half_written"] for kill in kills),
-        "kills_before_the_first_checkpoint": sum(kill["checkpoint_step"] == 0 for kill in kills),
-        "checkpoint_steps_gone_on_from": sorted({kill["checkpoint_step"] for kill in kills}),
-        "run_left_alone_s": statistics.median(row["whole_s"] for row in controls),
-        "controls_seen_to_differ": f"{sum(bool(row['control']) for row in controls)} of "
-        f"{len(controls)}",
+        "trainings": dict(Counter(row["kind"] for row in runs)),
+        "kills": {
+            kind: sum(len(row["kills"]) for row in runs if row["kind"] == kind) for kind in alone
+        },
+        **{
+            f"kills_by_{key}": dict(Counter(k[key] for k in kills))
+            for key in ("whom", "by", "again")
+        },
+        "kills_before_the_first_step": sum(kill["step"] == 0 for kill in kills),
+        "kills_while_the_engine_wrote_a_checkpoint": sum(kill["writing"] for kill in kills),
+        "refused_while_a_process_lived": sum(row["refused"] for row in runs),
+        "wrong": [sentence for row in runs for sentence in row["wrong"]],
+        "controls_seen": sum(bool(row["wrong"]) for row in controls),
     }
+
+
+def all_rows(kills: int, kinds: Sequence[str], seed: int) -> list[dict[str, Any]]:
+    rows = []
+    whole = sum(KINDS[kind].share for kind in kinds)
+    with tempfile.TemporaryDirectory() as name:
+        for kind in kinds:
+            draw, left = random.Random(f"{seed}/{kind}"), round(kills * KINDS[kind].share / whole)
+            rows.append({"role": "alone", **train(Path(name, kind, "alone"), kind, draw, 0)})
+            control = train(Path(name, kind, "control"), kind, draw, 3, KINDS[kind].control)
+            rows.append({"role": "control", **control})
+            while left > 0:
+                folder = Path(name, kind, str(len(rows)))
+                rows.append(
+                    {"role": "killed", **train(folder, kind, draw, min(left, KILLS_OF_ONE))}
+                )
+                left -= len(rows[-1]["kills"])
+                harness.say(kind, left, "left", *rows[-1]["wrong"])
+    return rows
 
 
 def main(
     *,
-    runs: int = 100,
-    workers: Annotated[int, "at a time"] = 2,
+    kills: int = 200,
+    only: Annotated[list[str] | None, f"of: {', '.join(KINDS)}"] = None,
     seed: Annotated[int | None, "of the moments (else drawn, and printed)"] = None,
     out: harness.Out = harness.RESULTS,
 ) -> int:
     seed = random.SystemRandom().randrange(1_000_000) if seed is None else seed
     print(f"seed {seed}", flush=True)
-    rows = in_workers(runs, workers, seed)
+    kinds = list(harness.choose(KINDS, only))
+    rows = all_rows(kills, kinds, seed)
     figures = summary(rows)
     print(
-        f"{figures['bitwise_equal']} of {figures['runs']} runs bitwise equal, "
-        f"{figures['kills']} kills {figures['kills_by_kind']}, "
-        f"{figures['kills_while_a_checkpoint_was_written']} of them in a half-written checkpoint; "
-        f"controls seen to differ: {figures['controls_seen_to_differ']}"
+        f"kills {figures['kills']} in trainings {figures['trainings']}: {len(figures['wrong'])} "
+        f"things wrong; controls seen: {figures['controls_seen']} of {len(kinds)}"
     )
-    what = "trainings killed at random moments and gone on with, bit for bit against one left alone"
-    settings = {"seed": seed, "workers": workers, "steps": STEPS, "micro_batch": MICRO_BATCH}
-    settings |= {"accumulation": ACCUMULATION, "samples": SAMPLES, "checkpoint_every_steps": 3}
-    result = {**harness.heading(what), "settings": {**settings, "compared": COMPARED}, **figures}
+    for sentence in figures["wrong"]:
+        print(f"  {sentence}")
+    what = "trainings killed at random moments, and the same command again to their ends"
+    result = {**harness.heading(what), "settings": {"seed": seed, "steps": STEPS}, **figures}
     harness.keep("kills", result, out, rows=rows)
-    differing, controls = figures["controls_seen_to_differ"].split(" of ")
-    return 0 if figures["bitwise_equal"] == figures["runs"] and differing == controls else 1
+    return int(bool(figures["wrong"]) or figures["controls_seen"] < len(kinds))
 
 
 if __name__ == "__main__":

@@ -2,14 +2,12 @@
 bench.ood_loss`.
 
 Plain is the loss as one writes it: the matrix of all differences, PyTorch's softplus, its mean.
-Both are measured by turns in
-one process, forward and backward: the seconds of each pair of turns, and the most bytes that
-PyTorch's allocations held at once (counted by its profiler). Of the loss alone, from given
-energies, and of a whole update of the head, beyond its features. The update is predicted on an
-imaginary card as well: `--update tiled` is the script that is predicted.
+Both are measured by turns in one process, forward and backward from given energies: the seconds of
+each pair of turns, and the most bytes that PyTorch's allocations held at once (counted by its
+profiler). Both are predicted on an imaginary card as well: `--only-train tiled` is the script.
 """
 
-import statistics
+import functools
 import sys
 import tempfile
 import time
@@ -21,7 +19,6 @@ import torch
 from torch.nn import functional as F
 
 from bench import harness
-from recipes.ood_dpo.head import make_head
 from recipes.ood_dpo.loss import head_loss
 from recipes.ood_dpo.settings import HeadOptions
 
@@ -70,29 +67,29 @@ def of_energies(
     return work
 
 
-def updates(loss: Loss, batch: int, device: torch.device) -> Callable[[], None]:
-    """An update of the head on features that are there already."""
-    head = make_head(HeadOptions(), 0).to(device)
-    adam = torch.optim.AdamW(head.parameters(), lr=1e-4, weight_decay=1e-5)
-    low, high = torch.randn(batch, 512, device=device), torch.randn(batch, 512, device=device)
-    return _steps(lambda: loss(head(low), head(high)), adam)
-
-
-def loss_alone(loss: Loss, batch: int, device: torch.device) -> Callable[[], None]:
-    """Energies that are themselves what is learned: the loss without a head."""
-    low, high = (torch.zeros(batch, device=device, requires_grad=True) for _ in range(2))
-    return _steps(lambda: loss(low, high), torch.optim.SGD([low, high], lr=1e-4))
-
-
-def _steps(
-    value: Callable[[], torch.Tensor], optimizer: torch.optim.Optimizer
-) -> Callable[[], None]:
-    def work() -> None:
-        value().backward()
+def train(side: str, pairs: int) -> None:
+    """Energies that are themselves what is learned, on a card if there is one."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    low, high = (torch.zeros(pairs, device=device, requires_grad=True) for _ in range(2))
+    optimizer = torch.optim.SGD([low, high], lr=1e-4)
+    for _ in range(4):
+        SIDES[side](low, high).backward()
         optimizer.step()
         optimizer.zero_grad()
 
-    return work
+
+def predicted(side: str, pairs: int) -> int:
+    """Bytes allocated at most on an imaginary card.
+
+    Its flag is none that brimful knows as a batch size: it predicts this one and searches for no
+    larger.
+    """
+    words = [str(Path(__file__).resolve()), "--only-train", side, "--pairs", str(pairs)]
+    with tempfile.TemporaryDirectory() as folder:
+        answer = harness.brimful(["predict", "--gpu", GPU], [sys.executable, *words], folder)
+    if "error" in answer["answer"]:
+        raise SystemExit(answer["answer"]["error"]["problem"])
+    return answer["answer"]["phases"]["train"]["allocated_bytes"]
 
 
 def seconds(work: Callable[[], Any]) -> dict[str, float]:
@@ -101,112 +98,53 @@ def seconds(work: Callable[[], Any]) -> dict[str, float]:
     return {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - processor}
 
 
-def by_turns(batch: int, rounds: int) -> dict[str, Any]:
-    """Of the loss alone. Each round has both, the one that begins by turns."""
-    works = {name: of_energies(loss, batch) for name, loss in SIDES.items()}
+def by_turns(pairs: int, rounds: int) -> dict[str, Any]:
+    works = {name: of_energies(loss, pairs) for name, loss in SIDES.items()}
     values = {name: work() for name, work in works.items()}  # which warms them up too
-    apart = [
-        float((a - b).abs().max() / b.abs().max())
-        for a, b in zip(values["tiled"], values["plain"], strict=True)
-    ]
-    rows = []
-    for number in range(rounds):
-        order = sorted(works, reverse=bool(number % 2))
-        rows.append({name: seconds(works[name]) for name in order})
-    ratios = {
-        clock: sorted(row["tiled"][clock] / row["plain"][clock] for row in rows)
-        for clock in ("wall_s", "cpu_s")
-    }
+    sides = {name: functools.partial(seconds, work) for name, work in works.items()}
+    rows = harness.by_turns(sides, rounds)
+    names = ("loss", "gradient of E_id", "gradient of E_ood")
     return {
         "rows": rows,
         "tiled_over_plain": {
-            clock: [r[0], statistics.median(r), r[-1]] for clock, r in ratios.items()
+            clock: harness.span([row["tiled"][clock] / row["plain"][clock] for row in rows])
+            for clock in ("wall_s", "cpu_s")
         },
-        "largest_difference": dict(
-            zip(("loss", "gradient of E_id", "gradient of E_ood"), apart, strict=True)
-        ),
+        "largest_difference": {
+            name: float((tiled - plain).abs().max() / plain.abs().max())
+            for name, tiled, plain in zip(names, values["tiled"], values["plain"], strict=True)
+        },
     }
-
-
-def predicted(what: str, side: str, batch: int) -> int:
-    """Bytes allocated at most on an imaginary card.
-
-    Its flag is none that brimful knows as a batch size: it predicts this one and searches for no
-    larger.
-    """
-    script = str(Path(__file__).resolve())
-    command = [sys.executable, script, f"--{what}", side, "--pairs", str(batch)]
-    with tempfile.TemporaryDirectory() as folder:
-        answer = harness.brimful(["predict", "--gpu", GPU], command, folder)["answer"]
-    if "error" in answer:
-        raise SystemExit(answer["error"]["problem"])
-    return answer["phases"]["train"]["allocated_bytes"]
-
-
-def figures(batch: int, rounds: int) -> dict[str, Any]:
-    features_bytes, cpu = 2 * batch * 512 * 4, torch.device("cpu")
-    return {
-        "batch": batch,
-        "rounds": rounds,
-        "gpu": GPU,
-        "loss_bytes": {name: most_bytes(of_energies(loss, batch)) for name, loss in SIDES.items()},
-        "update_bytes_beyond_features": {
-            name: most_bytes(updates(loss, batch, cpu)) for name, loss in SIDES.items()
-        },
-        "predicted_loss_bytes": {name: predicted("alone", name, batch) for name in SIDES},
-        "predicted_update_bytes_beyond_features": {
-            name: predicted("update", name, batch) - features_bytes for name in SIDES
-        },
-        "time": by_turns(batch, rounds),
-    }
-
-
-def report(result: dict[str, Any]) -> None:
-    for name in SIDES:
-        loss, update, card_loss, card_update = (
-            result[key][name] / harness.MIB
-            for key in (
-                "loss_bytes",
-                "update_bytes_beyond_features",
-                "predicted_loss_bytes",
-                "predicted_update_bytes_beyond_features",
-            )
-        )
-        print(
-            f"{name}: the loss {loss:,.1f} MiB (predicted on {GPU}: {card_loss:,.1f}); an update "
-            f"of the head beyond its features {update:,.1f} MiB (predicted: {card_update:,.1f})"
-        )
-    for clock, (low, middle, high) in result["time"]["tiled_over_plain"].items():
-        print(f"time, tiled over plain, {clock}: {middle:.2f} ({low:.2f} to {high:.2f})")
-    limits = f"under {MOST_BYTES >> 20} MiB and {MOST_TIMES} × the time"
-    print(f"{limits}: {'yes' if result['reached'] else 'NO'}")
 
 
 def main(
     *,
     pairs: int = BATCH,
     rounds: int = 7,
-    update: Annotated[
-        Literal["plain", "tiled"] | None, "make some updates of the head, on a card if there is one"
-    ] = None,
-    alone: Annotated[Literal["plain", "tiled"] | None, "the same of the loss alone"] = None,
+    only_train: Annotated[Literal["plain", "tiled"] | None, "what is predicted"] = None,
     out: harness.Out = harness.RESULTS,
 ) -> None:
-    if update or alone:
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        make, side = (updates, update) if update else (loss_alone, alone)
-        work = make(SIDES[side or ""], pairs, device)
-        for _ in range(4):
-            work()
+    if only_train:
+        train(only_train, pairs)
         return
-    result = figures(pairs, rounds)
-    largest = max(result["loss_bytes"]["tiled"], result["predicted_loss_bytes"]["tiled"])
-    is_quick = result["time"]["tiled_over_plain"]["cpu_s"][1] < MOST_TIMES
-    result["reached"] = largest < MOST_BYTES and is_quick
-    report(result)
+    time_figures = by_turns(pairs, rounds)
+    measured = {name: most_bytes(of_energies(loss, pairs)) for name, loss in SIDES.items()}
+    on_card = {name: predicted(name, pairs) for name in SIDES}
+    ratios = time_figures["tiled_over_plain"]
+    largest = max(measured["tiled"], on_card["tiled"])
+    reached = largest < MOST_BYTES and ratios["cpu_s"]["median"] < MOST_TIMES
+    for name in SIDES:
+        held, card = measured[name] / harness.MIB, on_card[name] / harness.MIB
+        print(f"{name}: {held:,.1f} MiB (predicted on {GPU}: {card:,.1f})")
+    for clock, ratio in ratios.items():
+        print(f"time, tiled over plain, {clock}: {ratio}")
+    limits = f"under {MOST_BYTES >> 20} MiB and {MOST_TIMES} × the time"
+    print(f"{limits}: {'yes' if reached else 'NO'}")
     what = "the all-pairs loss in tiles against the plain one, forward and backward"
-    threads = {"threads": torch.get_num_threads()}
-    harness.keep("ood_loss", {**harness.heading(what), **threads, **result}, out)
+    bytes_of = {"loss_bytes": measured, "predicted_loss_bytes": on_card}
+    asked = {"batch": pairs, "rounds": rounds, "gpu": GPU, "threads": torch.get_num_threads()}
+    result = {**harness.heading(what), **asked, **bytes_of, "time": time_figures}
+    harness.keep("ood_loss", {**result, "reached": reached}, out)
 
 
 if __name__ == "__main__":

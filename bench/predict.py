@@ -19,7 +19,6 @@ from typing import Annotated, Any
 from bench import accuracy, harness
 from bench.harness import MIB
 from bench.traced import traced
-from brimful.decide.memory.intervals import interval_for
 from brimful.decide.memory.size_model import fit_size_model
 from brimful.measure.gpus import find_gpu, loaded_at_once, to_card
 from brimful_inside.wire import Card
@@ -37,7 +36,7 @@ def read_rows(folder: Path, count: int, seed: int) -> list[dict[str, str]]:
 def flags_of(row: dict[str, str]) -> list[str]:
     """The script's words for a row."""
     names = ("input_size", "output_size", "depth", "architecture", "batch_size")
-    return [part for name in names for part in (f"--{name.replace('_', '-')}", row[name])]
+    return harness.flags({name: row[name] for name in names})
 
 
 def predict_all(rows: list[dict[str, str]], card: Card) -> list[dict[str, object]]:
@@ -81,30 +80,12 @@ def judge(lines: list[dict], seed: int, catalogue_context: int) -> dict[str, Any
             name: {"context_bytes": context, **accuracy.accuracy(rows, context)}
             for name, (context, rows) in sides.items()
         },
-        "coverage": held_out_coverage(fitted, judged, sides["held_out"][0]),
         "seconds_per_prediction": statistics.median(line["seconds"] for line in lines),
     }
 
 
 def pairs_of(lines: list[dict]) -> list[accuracy.Pair]:
     return [accuracy.Pair(line["device_peak_mib"] * MIB, line["reserved_bytes"]) for line in lines]
-
-
-def held_out_coverage(
-    fitted: list[accuracy.Pair], judged: list[accuracy.Pair], context: int
-) -> float | None:
-    """Share of the judged rows within the 95 % interval that the fitted rows give; None where these
-    are too few for one.
-    """
-    try:
-        evidence = accuracy.evidence_from(
-            accuracy.relative_to_predicted(fitted, context), "dense", "", "", ""
-        )
-    except ValueError:
-        return None
-    interval = interval_for("dense", [evidence])
-    spans = [interval.around(pair.predicted_reserved_bytes + context) for pair in judged]
-    return accuracy.coverage(spans, [pair.measured_device_bytes for pair in judged])
 
 
 def evidence_of(lines: list[dict], context: int, gpu_name: str, date: str) -> str:
@@ -122,9 +103,6 @@ def evidence_of(lines: list[dict], context: int, gpu_name: str, date: str) -> st
 def print_table(result: dict) -> None:
     columns = ("held_out", "all", "catalogue")
     print("\n".join(accuracy.table({name.replace("_", " "): result[name] for name in columns})))
-    coverage = result["coverage"]
-    shown = "too few rows" if coverage is None else f"{coverage:.2%}"
-    print(f"{'coverage of 95 % intervals':28}{shown:>12}")
     print(f"{'seconds per prediction':28}{result['seconds_per_prediction']:>12.2f}")
 
 

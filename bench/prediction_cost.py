@@ -15,17 +15,16 @@ them. Two limits are checked: the median ratio over the scripts, and 1 GiB for a
 parameters that is made on the card.
 """
 
-import contextlib
 import importlib.util
-import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated, Any, NamedTuple
 
 import psutil
 
@@ -38,7 +37,7 @@ LIMIT_RATIO, LIMIT_BYTES = 7.0, 1 << 30
 # Two of a billion parameters, two that repeat much, one that starts workers at each epoch, and
 # programs of each kind; many of the table's do the same in other words.
 CHOSEN = (
-    *("billion", "billion --empty", "accumulating", "answering", "streaming", "mlp", "lstm_lm"),
+    *("billion", "billion --empty", "accumulating", "streaming", "mlp", "lstm_lm", "t5_generate"),
     *("checkpointed_transformer", "trainer_gpt2", "accelerate_images", "lightning_unet"),
     *("peft_lora", "dcgan", "contrastive", "vit_ema", "unet_segmentation"),
 )
@@ -62,79 +61,48 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-@dataclass(frozen=True)
-class Weighed:
-    """What a command and all its processes took together."""
+class Round(NamedTuple):
+    """One prediction, and the script's own share of it (a run until it asks for the card)."""
 
-    code: int
     processor_s: float
     wall_s: float
     peak_bytes: int  # resident, of all processes at one moment
-    out: str
-    err: str
+    script_processor_s: float
+    script_peak_bytes: int
 
 
 @dataclass(frozen=True)
 class Cost:
-    """One script's prediction, and its own share (`script_*`, of a run until it asks for the card);
-    of each round.
-    """
+    """Of one script."""
 
     name: str
+    rounds: list[Round]
     trials: int
-    processor_s: list[float]
-    wall_s: list[float]
-    peak_bytes: list[int]
-    script_processor_s: list[float]
-    script_peak_bytes: list[int]
     largest_batch_size: int | None
-    error: str | None = None
 
     @property
     def ratio(self) -> float:
         """Processor seconds of the prediction over the script's own: the median of the rounds."""
-        rounds = zip(self.processor_s, self.script_processor_s, strict=True)
-        return statistics.median(whole / script for whole, script in rounds)
+        return statistics.median(of.processor_s / of.script_processor_s for of in self.rounds)
 
     @property
     def over_bytes(self) -> int:
-        return max(self.peak_bytes) - min(self.script_peak_bytes)
+        most = max(of.peak_bytes for of in self.rounds)
+        return most - min(of.script_peak_bytes for of in self.rounds)
 
 
-def weigh(words: list[str], home: str | None = None) -> Weighed:
-    """Runs a command in a folder of its own, and looks at the memory of its family fifty times a
-    second.
+def watched(call: Callable[[], Any]) -> tuple[Any, int]:
+    """Its result, and the most bytes that the processes which it starts hold at one moment, by a
+    look fifty times a second.
     """
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        tempfile.TemporaryFile("w+") as out,
-        tempfile.TemporaryFile("w+") as err,
-    ):
-        before, begun, peak = harness.processor_s(), time.perf_counter(), 0
-        process = subprocess.Popen(
-            words, cwd=folder, env=harness.environment(home), stdout=out, stderr=err
-        )
-        while process.poll() is None and time.perf_counter() - begun < TIME_LIMIT_S:
-            peak = max(peak, sum(_resident_bytes(member) for member in _family(process.pid)))
+    peak = 0
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(call)
+        while not running.done():
+            family = psutil.Process().children(recursive=True)
+            peak = max(peak, sum(map(_resident_bytes, family)))
             time.sleep(LOOK_EVERY_S)
-        if process.poll() is None:  # its trials have sessions of their own
-            for member in reversed(_family(process.pid)):
-                with contextlib.suppress(psutil.Error):
-                    member.kill()
-        code, wall_s = process.wait(), time.perf_counter() - begun
-        out.seek(0)
-        err.seek(0)
-        taken_s = harness.processor_s() - before
-        return Weighed(code, taken_s, wall_s, peak, out.read(), err.read())
-
-
-def _family(pid: int) -> list[psutil.Process]:
-    """A process and its descendants."""
-    try:
-        root = psutil.Process(pid)
-        return [root, *root.children(recursive=True)]
-    except psutil.Error:
-        return []
+    return running.result(), peak
 
 
 def _resident_bytes(process: psutil.Process) -> int:
@@ -144,53 +112,33 @@ def _resident_bytes(process: psutil.Process) -> int:
         return 0
 
 
-def _without_brimful(script: Weighed) -> float:
-    """Processor seconds of a run until the card was asked for, without those that brimful took to
-    be there.
-    """
-    first = script.out.partition("\n")[0]
-    brimful_s = float(first.removeprefix("brimful ")) if first.startswith("brimful ") else 0.0
-    return script.processor_s - brimful_s
-
-
 def cost_of(name: str, command: list[str], gpu: str, rounds: int = 3) -> Cost:
-    """`command` is the script and its arguments, its batch size given."""
-    alone, wholes, trials = [], [], 0
-    predict = [sys.executable, "-m", "brimful", "predict", "--gpu", gpu, "--json", "--"]
+    """`command` is the script and its arguments, its batch size given. Raises RuntimeError where
+    it, or its prediction, fails.
+    """
+    words, made, report = [sys.executable, *command], [], {}
     for _ in range(rounds):
-        with tempfile.TemporaryDirectory() as home:
-            alone.append(weigh([sys.executable, "-c", UNTIL_THE_CARD, *command], home))
-            wholes.append(weigh([*predict, sys.executable, *command], home))
-            trials = len(list(Path(home).rglob("trial_config.json")))
-    failed = next((run.err.strip().splitlines()[-1:] for run in alone if run.code), None)
-    try:
-        answer = json.loads(wholes[-1].out)
-    except ValueError:
-        answer, failed = {}, failed or wholes[-1].err.strip().splitlines()[-1:]
-    if "error" in answer:
-        failed = [answer["error"].get("problem", "")]
-    return Cost(
-        name,
-        trials,
-        [run.processor_s for run in wholes],
-        [run.wall_s for run in wholes],
-        [run.peak_bytes for run in wholes],
-        [_without_brimful(run) for run in alone],
-        [run.peak_bytes for run in alone],
-        answer.get("largest_batch_size"),
-        " ".join(failed) if failed is not None else None,
-    )
+        with tempfile.TemporaryDirectory() as folder:
+            before = harness.processor_s()
+            alone = [sys.executable, "-c", UNTIL_THE_CARD, *command]
+            printed, script_peak = watched(partial(harness.output_of, alone, folder))
+            script_s = harness.processor_s() - before - float(printed.split(maxsplit=2)[1])
+            begun = time.perf_counter()
+            verb = ["predict", "--gpu", gpu]
+            report, peak = watched(partial(harness.brimful, verb, words, folder, TIME_LIMIT_S))
+            wall_s = time.perf_counter() - begun
+            made.append(Round(report["seconds"], wall_s, peak, script_s, script_peak))
+        if "error" in report["answer"]:
+            raise RuntimeError(report["answer"]["error"]["problem"])
+    return Cost(name, made, report["trials"], report["answer"]["largest_batch_size"])
 
 
 def scripts() -> dict[str, tuple[list[str], str]]:
     """(script with its arguments, card) by name: the programs of bench/cost, and those of
     bench/scripts that run here.
     """
-    own = ["billion", "billion --empty", "accumulating", "streaming"]
-    if importlib.util.find_spec("transformers") is not None:
-        own.append("answering")
     commands = {}
-    for words in own:
+    for words in ("billion", "billion --empty", "accumulating", "streaming"):
         name, *flags = words.split()
         script = str(SCRIPTS / f"{name}.py")
         commands[words] = ([script, "--batch-size", "4", *flags], "a100-80gb")
@@ -202,12 +150,11 @@ def scripts() -> dict[str, tuple[list[str], str]]:
 
 
 def summary(costs: list[Cost]) -> dict[str, Any]:
-    """The two figures that have a limit, over the scripts that could be predicted."""
-    done = [cost for cost in costs if cost.error is None]
-    large = [cost.over_bytes for cost in done if cost.name.startswith("billion")]
+    """The two figures that have a limit."""
+    large = [cost.over_bytes for cost in costs if cost.name.startswith("billion")]
     return {
-        "scripts": len(done),
-        "median_ratio": statistics.median(cost.ratio for cost in done) if done else None,
+        "scripts": len(costs),
+        "median_ratio": statistics.median(cost.ratio for cost in costs) if costs else None,
         "billion_over_bytes": max(large) if large else None,
     }
 
@@ -222,13 +169,10 @@ def table(costs: list[Cost]) -> list[str]:
     heads = f"{'trials':>7}{'s':>8}{'alone s':>8}{'ratio':>7}{'wall s':>8}"
     lines = [f"{'script':28}{heads}{'alone MiB':>10}{'over MiB':>10}"]
     for cost in costs:
-        seconds, alone, wall = (
-            statistics.median(each)
-            for each in (cost.processor_s, cost.script_processor_s, cost.wall_s)
-        )
+        seconds, wall, _, alone, _ = map(statistics.median, zip(*cost.rounds, strict=True))
+        script_mib = min(of.script_peak_bytes for of in cost.rounds) / MIB
         numbers = f"{cost.trials:>7}{seconds:>8.2f}{alone:>8.2f}{cost.ratio:>7.2f}{wall:>8.1f}"
-        memory = f"{min(cost.script_peak_bytes) / MIB:>10.0f}{cost.over_bytes / MIB:>10.0f}"
-        lines.append(f"{cost.name:28}{numbers}{memory}  {(cost.error or '')[:60]}".rstrip())
+        lines.append(f"{cost.name:28}{numbers}{script_mib:>10.0f}{cost.over_bytes / MIB:>10.0f}")
     return lines
 
 
@@ -239,14 +183,11 @@ def main(
     out: harness.Out = harness.RESULTS,
 ) -> int:
     known = scripts()
-    costs: list[Cost] = []
-    for name, (command, gpu) in harness.choose(
-        known, only or [name for name in CHOSEN if name in known]
-    ).items():
-        costs.append(cost_of(name, command, gpu, rounds))
-        harness.say(table(costs)[-1])
-    print("\n".join(table(costs)))
+    chosen = harness.choose(known, only or [name for name in CHOSEN if name in known])
+    made, failed = harness.attempted(lambda name: cost_of(name, *known[name], rounds), list(chosen))
+    costs = list(made.values())
     figures = summary(costs)
+    print(*table(costs), *(f"{name} failed: {why}" for name, why in failed.items()), sep="\n")
     print(", ".join(f"{name}: {value}" for name, value in figures.items()))
     what = "processor seconds of predictions over those of the script until it asks for the card"
     result = {
@@ -257,6 +198,7 @@ def main(
         "rows": [
             {**asdict(cost), "ratio": cost.ratio, "over_bytes": cost.over_bytes} for cost in costs
         ],
+        "failed": failed,
     }
     harness.keep("prediction_cost", result, out)
     return 0 if holds(figures) else 1

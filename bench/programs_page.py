@@ -2,6 +2,7 @@
 
 import json
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,29 @@ different dates saw different loads. [imaginary.md](imaginary.md) says what cann
 """
 
 
-def whole_page(programs: Path = PROGRAMS_RESULT, strangers: Path = STRANGERS_RESULT) -> str:
+def keep(
+    result: Path,
+    rows: list[dict[str, Any]],
+    names: Sequence[str],
+    order: Sequence[str],
+    **about: Any,
+) -> None:
+    """Writes rows into a result file in the place of those with the same `names`, in the order of
+    the programs; those of programs no longer there go. And the page anew.
+    """
+    before = json.loads(result.read_text()) if result.exists() else {"rows": []}
+    by_name = {tuple(row[name] for name in names): row for row in [*before["rows"], *rows]}
+    places = {name: place for place, name in enumerate(order)}
+    kept = sorted((key for key in by_name if key[0] in places), key=lambda k: (places[k[0]], k[1:]))
+    builds = {name: {**before.get(name, {}), **value} for name, value in about.items()}
+    made = {**builds, "rows": [by_name[key] for key in kept]}
+    result.write_text(json.dumps(made, indent=1) + "\n")
+    PAGE.write_text(whole_page())
+
+
+def whole_page() -> str:
     """docs/programs.md, from both results."""
-    parts = [(programs, page), (strangers, strangers_section)]
+    parts = [(PROGRAMS_RESULT, page), (STRANGERS_RESULT, strangers_section)]
     return "".join(make(json.loads(file.read_text())) for file, make in parts if file.exists())
 
 

@@ -8,16 +8,14 @@ and docs/programs.md is written from that.
 
 import datetime
 import json
-import subprocess
 import sys
 import tempfile
 from typing import Annotated, Any
 
 from bench import harness
-from bench.programs_page import PAGE, PROGRAMS_RESULT, whole_page
+from bench.programs_page import PAGE, PROGRAMS_RESULT, keep
 from bench.scripts_table import PROGRAMS, SCRIPTS, Program
 
-RESULT = PROGRAMS_RESULT
 TIME_LIMIT_S = 600
 
 
@@ -27,22 +25,7 @@ def prepare(program: Program, python: str, folder: str) -> None:
     """
     if program.prepare:
         words = [python, str(SCRIPTS / program.script), *program.prepare]
-        subprocess.run(
-            words,
-            cwd=folder,
-            env=harness.environment(),
-            capture_output=True,
-            check=True,
-            timeout=TIME_LIMIT_S,
-        )
-
-
-def predicted(program: Program, python: str) -> dict[str, Any]:
-    """The prediction, or how it failed, and what it took."""
-    with tempfile.TemporaryDirectory() as folder:
-        prepare(program, python, folder)
-        verb = ["predict", "--gpu", program.gpu]
-        return harness.brimful(verb, program.command(python), folder, TIME_LIMIT_S)
+        harness.output_of(words, folder)
 
 
 def versions(python: str, modules: list[str]) -> dict[str, str]:
@@ -70,10 +53,10 @@ def row_of(program: Program, label: str, python: str) -> dict[str, Any]:
     missing = lacks(program, python)
     if missing:
         return {**row, "missing": missing}
-    try:
-        report = predicted(program, python)
-    except subprocess.TimeoutExpired:
-        return {**row, "exit_code": None, "error": {"problem": f"not done after {TIME_LIMIT_S} s"}}
+    with tempfile.TemporaryDirectory() as folder:
+        prepare(program, python, folder)
+        verb = ["predict", "--gpu", program.gpu]
+        report = harness.brimful(verb, program.command(python), folder, TIME_LIMIT_S)
     answer, row["exit_code"] = report["answer"], report["exit_code"]
     if row["exit_code"] not in (0, 3) or "error" in answer:
         return {**row, "error": answer.get("error")}
@@ -101,41 +84,22 @@ def troubles(program: Program, answer: dict[str, Any]) -> list[str]:
     ]
 
 
-def merged(
-    result: dict[str, Any], rows: list[dict[str, Any]], builds: dict[str, Any]
-) -> dict[str, Any]:
-    """The result with `rows` in the place of those of the same program and build; programs no
-    longer in the table go.
-    """
-    known = {program.key for program in PROGRAMS}
-    kept = {
-        (row["program"], row["build"]): row
-        for row in result.get("rows", [])
-        if row["program"] in known
-    }
-    kept.update({(row["program"], row["build"]): row for row in rows})
-    order = {program.key: number for number, program in enumerate(PROGRAMS)}
-    return {
-        "builds": {**result.get("builds", {}), **builds},
-        "rows": sorted(kept.values(), key=lambda row: (order[row["program"]], row["build"])),
-    }
-
-
 def main(
     *,
     python: Annotated[list[str] | None, "LABEL=PATH of an environment (else this, as CPU)"] = None,
     only: Annotated[list[str] | None, "names of programs"] = None,
 ) -> int:
     environments = dict(words.split("=", 1) for words in python or [f"CPU={sys.executable}"])
-    chosen = harness.choose({program.key: program for program in PROGRAMS}, only)
+    known = {program.key: program for program in PROGRAMS}
     modules = sorted({name for program in PROGRAMS for name in program.needs} | {"torch", "numpy"})
     builds = {label: versions(path, modules) for label, path in environments.items()}
     rows = []
-    for program in chosen.values():
+    for program in harness.choose(known, only).values():
         for label, path in environments.items():
             rows.append(row_of(program, label, path))
             harness.say(json.dumps({k: v for k, v in rows[-1].items() if k != "warnings"}))
-            keep(rows[-1:], builds)  # what was measured stays, whatever comes next
+            # what was measured stays, whatever comes next
+            keep(PROGRAMS_RESULT, rows[-1:], ("program", "build"), list(known), builds=builds)
     failed = [
         f"{row['program']} ({row['build']})"
         for row in rows
@@ -145,14 +109,6 @@ def main(
     for name in failed:
         print(f"  not as expected: {name}")
     return 1 if failed else 0
-
-
-def keep(rows: list[dict[str, Any]], builds: dict[str, Any]) -> None:
-    """Writes the rows into the result file, and the page anew."""
-    before = json.loads(RESULT.read_text()) if RESULT.exists() else {}
-    result = merged(before, rows, builds)
-    RESULT.write_text(json.dumps(result, indent=1) + "\n")
-    PAGE.write_text(whole_page(RESULT))
 
 
 if __name__ == "__main__":

@@ -197,15 +197,6 @@ PROGRAMS: tuple[Program, ...] = (
         approximations=("torch.compile",),
     ),
     Program(
-        "sft_chat.py",
-        "supervised fine-tuning of a Llama: padded dialogues, bf16 autocast, accumulation by "
-        "hand, fused AdamW, tqdm",
-        4,
-        needs=("transformers", "tqdm"),
-        light=False,
-        accumulation=4,
-    ),
-    Program(
         "t5_generate.py",
         "T5 encoder and decoder, Adafactor, a loader with a worker, model.generate in evaluation",
         32,

@@ -13,14 +13,14 @@ rest on are the errors of all. The whole takes an hour on two cores; `--models 6
 that.
 """
 
+import functools
 import itertools
 import json
 import random
 import re
 import statistics
 import time
-import traceback
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -167,22 +167,6 @@ def predict(model: str, measured: dict[int, int], take: Callable[[str, int], Pro
     ]
 
 
-def predict_all(
-    measured: dict[str, dict[int, int]], card: Card
-) -> tuple[list[Row], dict[str, str]]:
-    """The rows, and the models that could not be traced with the error's words."""
-    rows: list[Row] = []
-    failed: dict[str, str] = {}
-    for number, (model, peaks) in enumerate(measured.items()):
-        try:
-            rows += predict(model, peaks, lambda name, size: trace(name, size, card))
-        except Exception as error:  # whatever a model does: it is named in the result
-            traceback.print_exc()
-            failed[model] = f"{type(error).__name__}: {error}"
-        harness.say(f"{number + 1}/{len(measured)}: {model}")
-    return rows, failed
-
-
 def split(rows: list[Row], examined: frozenset[str]) -> tuple[list[Row], list[Row]]:
     """The rows to fit on, and those of models never looked at, to judge on. All rows twice where
     one side has none.
@@ -194,24 +178,10 @@ def split(rows: list[Row], examined: frozenset[str]) -> tuple[list[Row], list[Ro
     return (fitted, judged) if fitted and judged else (rows, rows)
 
 
-def slope_errors(rows: list[Row]) -> list[float]:
-    """Of each model: MiB per added sample from its smallest to its largest batch size, predicted
-    against measured.
-    """
-    errors = []
-    for model in sorted({row.model for row in rows}):
-        of = sorted((row for row in rows if row.model == model), key=lambda row: row.batch_size)
-        grown = of[-1].device_peak_mib - of[0].device_peak_mib
-        if grown > 0:
-            errors.append((of[-1].reserved_bytes - of[0].reserved_bytes) / MIB / grown - 1)
-    return errors
-
-
 def figures(rows: list[Row], context: int) -> dict[str, Any]:
     """How good the predictions of `rows` are under a given context, in bytes, and the intervals
     that come with them.
     """
-    slopes = [abs(error) for error in slope_errors(rows)]
     predictions = [row.reserved_bytes + context for row in rows]
     spans = [
         interval_for(row.kind).around(predicted)
@@ -223,7 +193,6 @@ def figures(rows: list[Row], context: int) -> dict[str, Any]:
     return {
         "context_bytes": context,
         **accuracy.accuracy([row.pair for row in rows], context),
-        "slope_median_absolute": statistics.median(slopes) if slopes else None,
         "share_within_interval": accuracy.coverage(
             spans, [row.pair.measured_device_bytes for row in rows]
         ),
@@ -285,35 +254,14 @@ def judge(rows: list[Row], examined: frozenset[str], card_bytes: int) -> dict[st
             kind: figures([row for row in judged if row.kind == kind], context) for kind in kinds
         },
         "odd": odd,
-        "worst": worst(judged, context),
         "seconds_per_prediction": statistics.median(row.seconds for row in rows),
     }
 
 
-def worst(rows: list[Row], context: int, count: int = 20) -> list[dict[str, Any]]:
-    """Of the models that err most, the row that errs most; errors as (predicted - measured) /
-    measured.
+def write_evidence(rows: list[Row], context: int, result: dict[str, Any], folder: Path) -> None:
+    """The errors of the rows under the context (bytes) that brimful predicts with, by kind of
+    network. `result`: its date and versions are those of the rows.
     """
-    errors = dict(
-        zip(rows, accuracy.signed_errors([row.pair for row in rows], context), strict=True)
-    )
-    by_model: dict[str, Row] = {}
-    for row in sorted(rows, key=lambda row: -abs(errors[row])):
-        by_model.setdefault(row.model, row)
-    first = list(by_model.values())[:count]
-    return [
-        {"model": r.model, "batch_size": r.batch_size, "mib": r.device_peak_mib, "error": errors[r]}
-        for r in first
-    ]
-
-
-def write_evidence(
-    rows: list[Row], context: int, result: dict[str, Any], folder: Path, odd: Collection[str] = ()
-) -> None:
-    """The errors of all models but the `odd` ones, under the context (bytes) that brimful predicts
-    with, by kind of network. `result`: its date and versions are those of the rows.
-    """
-    rows = [row for row in rows if row.model not in odd]
     basis = (
         "timm's models with SGD in fp32, measured by GPUMemNet (arXiv 2602.17817), one constant "
         "of the workspace model "
@@ -349,10 +297,6 @@ def print_table(result: dict[str, Any]) -> None:
     print(f"seconds per prediction  {result['seconds_per_prediction']:>13.2f}")
     for model, reason in result["odd"].items():
         print(f"looks broken: {model}: {reason}")
-    for line in result["worst"]:
-        print(
-            f"  {line['model']:40}{line['batch_size']:>5}{line['mib']:>8} MiB {line['error']:+.1%}"
-        )
 
 
 def main(
@@ -360,11 +304,15 @@ def main(
     *,
     models: Annotated[int | None, "so many, drawn at random (default: all)"] = None,
     seed: int = 0,
-    evidence: Annotated[bool, "also write what intervals rest on"] = False,
     out: harness.Out = harness.RESULTS,
 ) -> None:
     gpu = card_of_the_rows()
-    rows, failed = predict_all(read_measured(data, models, seed), to_card(gpu))
+    measured, card = read_measured(data, models, seed), to_card(gpu)
+    by_model, failed = harness.attempted(
+        lambda model: predict(model, measured[model], functools.partial(trace, card=card)),
+        list(measured),
+    )
+    rows = [row for of in by_model.values() for row in of]
     judged = judge(rows, harness.read_names(SEEN), int(gpu.total_bytes.value))
     print_table(judged)
     what = "device peak of timm's models (SGD, fp32), predicted, against nvidia-smi"
@@ -377,8 +325,6 @@ def main(
         "failed": failed,
     }
     harness.keep("timm", result, out, of=gpu.key, rows=[asdict(row) for row in rows])
-    if evidence:  # each of these models has a convolution
-        write_evidence(rows, predicted_context(), result, harness.EVIDENCE, judged["odd"])
 
 
 if __name__ == "__main__":

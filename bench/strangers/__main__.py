@@ -10,15 +10,19 @@ import datetime
 import json
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from bench import harness
-from bench.programs_page import PAGE, STRANGERS_RESULT, whole_page
+from bench.programs_page import STRANGERS_RESULT, keep
 from bench.run_scripts import versions
 from bench.strangers.table import HERE, STRANGERS, Stranger
 
-RESULT = STRANGERS_RESULT
+PREDICTED = (
+    *("peak", "largest_batch_size", "limited_by", "in_force", "not_seen", "ignores_batch_size"),
+    "approximations",
+)
 TIME_LIMIT_S = 900  # of a trial, which other work on the machine slows down
 
 
@@ -28,14 +32,18 @@ def row_of(program: Stranger, python: str, folder: Path) -> dict[str, Any]:
     command = program.command(str(Path(python).parent), str(_data(program.data, python, folder)))
     given = [word.replace("{batch_size}", size) for word in command]
     setting = ["--set", f"batch_size={size}"]
+    predicted = _asked(["predict", *setting], PREDICTED, program.gpu, command, folder)
+    audited = _asked(["audit"], ("findings", "effective"), program.gpu, given, folder)
+    if "findings" in audited:
+        audited["findings"] = [finding["problem"] for finding in audited["findings"]]
     return {
         "name": program.name,
         "package": program.package,
         "gpu": program.gpu,
         "batch_size": program.batch_size,
         "date": datetime.date.today().isoformat(),
-        "predict": _predicted(_asked(["predict", *setting], program.gpu, command, folder)),
-        "audit": _audited(_asked(["audit"], program.gpu, given, folder)),
+        "predict": predicted,
+        "audit": audited,
     }
 
 
@@ -47,55 +55,19 @@ def _data(kind: str, python: str, folder: Path) -> Path:
     return place
 
 
-def _asked(verb: list[str], gpu: str, command: list[str], folder: Path) -> dict[str, Any]:
+def _asked(
+    verb: list[str], names: Sequence[str], gpu: str, command: list[str], folder: Path
+) -> dict[str, Any]:
+    """What it took, and of the answer those names, or the error's words."""
     words = [*verb, "--gpu", gpu, "--time-limit", f"{TIME_LIMIT_S}s"]
     with tempfile.TemporaryDirectory(dir=folder) as work:
         report = harness.brimful(words, command, work, limit_s=20 * TIME_LIMIT_S)
-    text = json.dumps(report["answer"]).replace(str(folder), ".")
-    return {**report, "seconds": round(report["seconds"], 1), "answer": json.loads(text)}
-
-
-def _predicted(report: dict[str, Any]) -> dict[str, Any]:
-    answer = report["answer"]
-    names = (
-        "peak",
-        "largest_batch_size",
-        "limited_by",
-        "in_force",
-        "not_seen",
-        "ignores_batch_size",
-        "approximations",
-    )
-    kept = (
-        {name: answer.get(name) for name in names}
-        if "error" not in answer
-        else {"error": answer["error"]["problem"]}
-    )
-    return {"exit_code": report["exit_code"], "seconds": report["seconds"], **kept}
-
-
-def _audited(report: dict[str, Any]) -> dict[str, Any]:
-    answer = report["answer"]
-    kept = (
-        {"error": answer["error"]["problem"]}
-        if "error" in answer
-        else {
-            "findings": [finding["problem"] for finding in answer["findings"]],
-            "effective": answer["effective"],
-        }
-    )
-    return {"exit_code": report["exit_code"], "seconds": report["seconds"], **kept}
-
-
-def keep(rows: list[dict[str, Any]], packages: dict[str, str]) -> None:
-    """Writes the rows into the result file in the place of those of the same program, and the page
-    anew.
-    """
-    before = json.loads(RESULT.read_text())["rows"] if RESULT.exists() else []
-    by_name = {row["name"]: row for row in [*before, *rows]}
-    in_order = [by_name[program.name] for program in STRANGERS if program.name in by_name]
-    RESULT.write_text(json.dumps({"packages": packages, "rows": in_order}, indent=1) + "\n")
-    PAGE.write_text(whole_page(strangers=RESULT))
+    answer = json.loads(json.dumps(report["answer"]).replace(str(folder), "."))
+    if "error" in answer:
+        kept = {"error": answer["error"]["problem"]}
+    else:
+        kept = {name: answer.get(name) for name in names}
+    return {"exit_code": report["exit_code"], "seconds": round(report["seconds"], 1), **kept}
 
 
 def main(
@@ -103,19 +75,20 @@ def main(
     python: Annotated[str, "of the environment that has the programs"],
     only: Annotated[list[str] | None, "names of programs, or of their packages"] = None,
 ) -> None:
+    names = [program.name for program in STRANGERS]
     chosen = [
         program
         for program in STRANGERS
         if not only or program.name in only or program.package in only
     ]
     if not chosen:
-        sys.exit(f"No program is called so. There are: {', '.join(s.name for s in STRANGERS)}.")
+        sys.exit(f"No program is called so. There are: {', '.join(names)}.")
     packages = versions(python, sorted({program.package for program in STRANGERS}))
     failed = []
     with tempfile.TemporaryDirectory(prefix="strangers-") as folder:
         for program in chosen:
             row = row_of(program, python, Path(folder))
-            keep([row], packages)
+            keep(STRANGERS_RESULT, [row], ("name",), names, packages=packages)
             harness.say(json.dumps(row))
             failed += [program.name] if "error" in row["predict"] or "error" in row["audit"] else []
     print(f"{len(chosen) - len(failed)} of {len(chosen)} run{': not ' if failed else ''}", end="")

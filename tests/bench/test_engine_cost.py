@@ -3,19 +3,15 @@ import torch
 
 from bench import engine_cost as bench
 
-PLAIN = bench.Case("small", 10, 8)
+PLAIN = bench.Case(10, 8, 32)
 
 
-def blocks(first: float, by_hand: float) -> dict:
-    return {
-        clock: {"first": [first] * 3, "by_hand": [by_hand] * 4} for clock in ("cpu_s", "wall_s")
-    }
+def blocks(ratio: float) -> dict:
+    return {clock: {"ratios": [ratio] * 3, "by_hand": [0.01] * 4} for clock in bench.CLOCKS}
 
 
 def test_the_limit_holds_for_steps_of_ten_milliseconds_by_both_clocks():
-    within, over = (
-        bench.summary(PLAIN, 4, [blocks(ratio * 0.01, 0.01)] * 2) for ratio in (1.019, 1.021)
-    )
+    within, over = (bench.summary("10 ms", [blocks(ratio)] * 2) for ratio in (1.019, 1.021))
     assert within["cpu_s"]["added_us"] == pytest.approx(190) and within["blocks"] == 6
     assert bench.holds([within]) and not bench.holds([within, over])
     over["case"]["step_ms"] = 2
@@ -24,7 +20,7 @@ def test_the_limit_holds_for_steps_of_ten_milliseconds_by_both_clocks():
 
 
 @pytest.mark.parametrize(
-    "case", [PLAIN, bench.Case("", 10, 8, accumulation=4), bench.Case("", 10, 8, norm=True)]
+    "case", [PLAIN, bench.Case(10, 8, 8, accumulation=4), bench.Case(10, 8, 32, norm=True)]
 )
 def test_both_sides_make_the_same_updates(case, monkeypatch):
     """Over the same samples: with all of them in each update their order does not matter, but to
@@ -32,13 +28,12 @@ def test_both_sides_make_the_same_updates(case, monkeypatch):
     """
     monkeypatch.setattr(bench, "LR", 1e-2)
     x, y = bench.make_data(case, 32)
-    micro = 32 // case.accumulation
     ours, theirs = bench.make_model(case), bench.make_model(case)
     if case.norm:  # cut alike
         monkeypatch.setattr(torch, "randperm", lambda n, **options: torch.arange(n))
     calls = []
-    bench.fit_by_turns(case, ours, micro, 5, (x, y), lambda: calls.append(1))
-    by_hand = bench.by_hand(theirs, x, y, case, micro, 5)
+    bench.by_engine(ours, x, y, case, 5, lambda: calls.append(1))
+    by_hand = bench.by_hand(theirs, x, y, case, 5)
     for _ in range(5):
         next(by_hand)
     assert len(calls) == 5 * case.accumulation
@@ -55,4 +50,4 @@ def test_both_sides_make_the_same_updates(case, monkeypatch):
 def test_the_loop_by_hand_notices_a_loss_that_is_nan():
     x, y = bench.make_data(PLAIN, 8)
     with pytest.raises(ArithmeticError, match="step 0"):
-        next(bench.by_hand(bench.make_model(PLAIN), x * float("nan"), y, PLAIN, 4, 2))
+        next(bench.by_hand(bench.make_model(PLAIN), x * float("nan"), y, PLAIN, 2))

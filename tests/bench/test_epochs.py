@@ -20,6 +20,6 @@ def test_an_epoch_at_the_named_batch_size_fits():
 
 
 def test_every_script_is_a_program():
-    helpers = {"graphs.py", "images.py", "sequences.py"}
+    helpers = {"shared.py", "graphs.py", "images.py", "sequences.py"}
     scripts = {path.name for path in SCRIPTS.glob("*.py")}
     assert scripts == {job.script for job in PROGRAMS.values()} | helpers

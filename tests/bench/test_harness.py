@@ -20,7 +20,7 @@ def test_a_signature_is_a_command_line():
         data: Path,
         *,
         names: Annotated[list[str] | None, "some"] = None,
-        kind: Literal["a", "b"] = "a",
+        kind: Literal["a", "b"] | None = None,
         times: int = 3,
         is_quick: bool = False,
     ) -> None:
@@ -30,7 +30,7 @@ def test_a_signature_is_a_command_line():
     names = ["--names", "x", "y", "--names", "z"]
     harness.run(main, ["here", *names, "--kind", "b", "--times", "5", "--is-quick"])
     assert calls == [
-        (Path("here"), None, "a", 3, False),
+        (Path("here"), None, None, 3, False),
         (Path("here"), ["x", "y", "z"], "b", 5, True),
     ]
     with pytest.raises(SystemExit):

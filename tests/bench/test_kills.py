@@ -1,66 +1,59 @@
+"""The bench of killed trainings sees what is lost, and its smallest runs lose nothing."""
+
+import json
+
 import pytest
-import torch
 
 from bench import kills as bench
+from bench.kills_train import COMPARED, newest
 
-ENDED = {
-    "model": {"w": torch.tensor([1.0, 2.0])},
-    "counts": {"updates": 3},
-    "random": [{"host": torch.zeros(2)}],
-}
+FINE = [("began", 1, 0), ("step", 1, 1), ("checkpoint", 1, 4), ("step", 1, 5), ("began", 2, 4)]
 
 
 @pytest.mark.parametrize(
-    ("other", "names"),
+    ("more", "says"),
     [
-        ({"model": {"w": torch.tensor([1.0, 2.0000002])}}, ["model.w"]),
-        ({"model": {"w": torch.tensor([1.0, 2.0], dtype=torch.float64)}}, ["model.w"]),
-        ({"model": {"w": torch.tensor([[1.0, 2.0]])}}, ["model.w"]),
-        ({"model": {}}, ["model"]),
-        ({"counts": {"updates": 4}}, ["counts.updates"]),
-        ({"counts": {"updates": 3.0}}, ["counts.updates"]),
-        ({"random": []}, ["random"]),
-        ({"random": [{"host": torch.tensor([0.0, -0.0])}]}, ["random.0.host"]),
+        ([("step", 2, 5), ("checkpoint", 2, 8)], ""),
+        ([("step", 1, 6)], "step 6 of a process after which another one had begun"),
+        ([("began", 3, 0)], "a life began at step 0, after a checkpoint of step 4"),
+        ([("overwrote", 2, 4)], "the checkpoint of step 4 was written again, after 4"),
     ],
 )
-def test_the_comparison_names_what_is_not_the_same_bit_for_bit(other, names):
-    same = {
-        "model": {"w": torch.tensor([1.0, 2.0])},
-        "counts": {"updates": 3},
-        "random": [{"host": torch.zeros(2)}],
-    }
-    assert bench.different(ENDED, same) == []
-    assert bench.different(ENDED, {**same, **other}) == names
-    nan = torch.tensor([float("nan")])
-    assert bench.different({"w": nan}, {"w": nan.clone()}) == []
+def test_a_log_shows_what_was_lost(more, says):
+    assert bench.wrong_in([*FINE, *more]) == ([says] if says else [])
 
 
-def test_the_summary_counts_runs_that_differ():
-    kill = {"kind": "step", "micro_batches": 4, "checkpoint_step": 3, "half_written": True}
+def test_a_summary_counts_kills_and_names_what_is_wrong():
+    kill = {"whom": "all", "by": "step", "step": 3, "writing": False, "again": "later"}
+    row = {"kind": "torch", "refused": 1, "kills": [kill], "state": (120, [1.0]), "wrong": []}
     rows = [
-        {"whole_s": 1.0, "control": ["model.w"]},
-        {
-            "number": 1,
-            "kills": [kill, {**kill, "kind": "time", "checkpoint_step": 0, "half_written": False}],
-            "different": [],
-        },
-        {"number": 0, "kills": [kill], "different": ["model.w"]},
-        {"whole_s": 2.0, "control": []},
+        {**row, "role": "alone", "kills": []},
+        {**row, "role": "killed"},
+        {**row, "role": "killed", "state": (120, [2.0])},
+        {**row, "role": "control", "state": (120, [2.0])},
     ]
     result = bench.summary(rows)
-    assert (result["runs"], result["bitwise_equal"], result["kills"]) == (2, 1, 3)
-    assert result["kills_by_kind"] == {"step": 2, "time": 1, "writing": 0}
-    assert (
-        result["kills_while_a_checkpoint_was_written"] == 2
-        and result["kills_before_the_first_checkpoint"] == 1
-    )
-    assert result["controls_seen_to_differ"] == "1 of 2", (
-        "a control that does not differ makes the bench fail"
-    )
+    assert (result["trainings"], result["kills"]) == ({"torch": 2}, {"torch": 2})
+    assert result["kills_by_whom"] == {"all": 2} and result["controls_seen"] == 1
+    assert result["wrong"] == ["its last state is not that of one left alone"]
+
+
+@pytest.mark.parametrize("of", [*COMPARED, "files"])
+def test_whatever_a_later_step_depends_on_makes_another_state_of_the_engine(tmp_path, of):
+    def state(of):
+        tree = {name: "other" if name == of else name for name in (*COMPARED, "settings")}
+        content = {"step": 4, "tree": tree, "files": {"a": {}}}
+        folder = tmp_path / str(of) / "step-0000000004-save-00001"
+        folder.mkdir(parents=True)
+        (folder / "state.json").write_text(json.dumps(content))
+        (folder / "a").write_text("other" if of == "files" else "a")
+        return newest(folder.parent)
+
+    assert state(of) != state(None) == state("settings")
 
 
 @pytest.mark.heavy
-def test_a_killed_training_ends_as_one_that_was_not_and_the_control_does_not():
-    result = bench.summary(bench.in_workers(runs=1, workers=1, seed=1))
-    assert (result["runs"], result["bitwise_equal"]) == (1, 1) and result["kills"] >= 1
-    assert result["controls_seen_to_differ"] == "1 of 1"
+@pytest.mark.parametrize("kind", ["engine", "without torch"])
+def test_killed_trainings_lose_nothing_and_the_control_is_seen_to(kind):
+    result = bench.summary(bench.all_rows(2, [kind], seed=3))
+    assert (result["kills"], result["wrong"], result["controls_seen"]) == ({kind: 2}, [], 1)

@@ -5,8 +5,8 @@ here.
 import json
 from dataclasses import replace
 
-from bench import run_scripts
-from bench.programs_page import page, whole_page
+from bench import programs_page
+from bench.programs_page import page
 from bench.run_scripts import troubles
 from bench.scripts_table import PROGRAMS, by_key
 
@@ -59,21 +59,24 @@ def test_the_page_shows_peaks_seconds_versions_and_what_was_missing_or_stopped()
 
 
 def test_each_row_is_kept_at_once_in_the_place_of_an_old_one_and_others_stay(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_scripts, "RESULT", tmp_path / "programs.json")
-    monkeypatch.setattr(run_scripts, "PAGE", tmp_path / "programs.md")
+    result = tmp_path / "programs.json"
+    monkeypatch.setattr(programs_page, "PROGRAMS_RESULT", result)
+    monkeypatch.setattr(programs_page, "PAGE", tmp_path / "programs.md")
     before = {"builds": {"CPU": {"torch": "2.13.0"}}, "rows": [row(), row(program="gone")]}
-    run_scripts.RESULT.write_text(json.dumps(before))
-    run_scripts.keep([row("CUDA", seconds=7.7)], {"CUDA": {"torch": "2.15.0"}})
-    run_scripts.keep([row(seconds=9.0)], {"CPU": {"torch": "2.14.0"}})
-    kept = json.loads(run_scripts.RESULT.read_text())
+    result.write_text(json.dumps(before))
+    for new, builds in (
+        (row("CUDA", seconds=7.7), {"CUDA": {"torch": "2.15.0"}}),
+        (row(seconds=9.0), {"CPU": {"torch": "2.14.0"}}),
+    ):
+        programs_page.keep(result, [new], ("program", "build"), ["mlp", "dcgan"], builds=builds)
+    kept = json.loads(result.read_text())
     assert [(r["program"], r["build"], r["seconds"]) for r in kept["rows"]] == [
         ("mlp", "CPU", 9.0),
         ("mlp", "CUDA", 7.7),
     ]
     assert kept["builds"] == {"CPU": {"torch": "2.14.0"}, "CUDA": {"torch": "2.15.0"}}
-    assert "torch 2.15.0" in run_scripts.PAGE.read_text()
+    assert "torch 2.15.0" in programs_page.PAGE.read_text()
 
 
 def test_the_page_in_the_docs_is_the_one_of_the_results():
-    if run_scripts.RESULT.exists():
-        assert run_scripts.PAGE.read_text() == whole_page(run_scripts.RESULT)
+    assert programs_page.PAGE.read_text() == programs_page.whole_page()

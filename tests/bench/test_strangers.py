@@ -2,13 +2,11 @@
 nothing is predicted here.
 """
 
-import json
 import re
 
 import pytest
 
 from bench.programs_page import strangers_section
-from bench.strangers import __main__ as bench_strangers
 from bench.strangers.make_data import KINDS
 from bench.strangers.table import HERE, STRANGERS
 
@@ -86,19 +84,6 @@ def test_the_table_shows_the_peak_the_first_finding_and_why_a_program_does_not_r
         and "the batch size is ignored" in text
     )
     assert "torch 2.15.0" in text
-
-
-def test_each_row_is_kept_at_once_in_the_order_of_the_table(tmp_path, monkeypatch):
-    monkeypatch.setattr(bench_strangers, "RESULT", tmp_path / "strangers.json")
-    monkeypatch.setattr(bench_strangers, "PAGE", tmp_path / "programs.md")
-    for result in (row("trl sft"), row(batch_size=1), row(batch_size=2), row("gone")):
-        bench_strangers.keep([result], {"torch": "2.15.0"})
-    kept = json.loads((tmp_path / "strangers.json").read_text())["rows"]
-    assert [(r["name"], r["batch_size"]) for r in kept] == [
-        ("yolo detect train", 2),
-        ("trl sft", 16),
-    ]
-    assert "trl sft" in (tmp_path / "programs.md").read_text()
 
 
 @pytest.mark.parametrize("kind", ["boxes", "captions", "pictures"])

@@ -1,10 +1,11 @@
 """A one-stage detector on images with sides of 128 to 384 pixels, padded batch by batch; its loss
 of boxes is where there are boxes."""
 
-import argparse
+from functools import partial
 
 import torch
-from images import Scenes, loader_of, padded
+from images import on_card, padded, scene
+from shared import flags, loader_of, train
 from torch import nn
 from torch.nn import functional as F
 
@@ -40,6 +41,7 @@ def points_of(images):
 
 
 def loss_of(model, images, targets):
+    images, targets = on_card(images, targets)
     points, total = points_of(images), 0.0
     for scores, sides, target in zip(*model(images), targets, strict=True):
         boxes = target["boxes"]
@@ -55,24 +57,9 @@ def loss_of(model, images, targets):
     return total / len(targets)
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--batch-size", type=int, default=8)
-    parser.add_argument("--samples", type=int, default=1600)
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
-    torch.manual_seed(args.seed)
-    loader = loader_of(Scenes(args.samples, 128, 384, 12, CLASSES), args.batch_size, padded)
-    model = Detector().cuda()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
-    for images, targets in loader:
-        targets = [{name: value.cuda() for name, value in target.items()} for target in targets]
-        loss = loss_of(model, images.cuda(), targets)
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 10.0)
-        optimizer.step()
-
-
-if __name__ == "__main__":
-    main()
+args = flags(1600)
+make = partial(scene, smallest=128, largest=384, most=12, classes=CLASSES)
+loader = loader_of(args, make, [], padded)
+model = Detector().cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
+train(model, optimizer, loader, loss_of, clip=10.0)

@@ -2,30 +2,19 @@
 eight tables a bag of 1 to 30 rows.
 """
 
-import argparse
-
 import torch
+from shared import flags, loader_of, train
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, Dataset
 
 TABLES, ROWS, DENSE = 8, 20000, 13
 
 
-class Requests(Dataset):
-    def __init__(self, count):
-        source = torch.Generator().manual_seed(1)
-        self.counts = torch.randint(50, 801, (count,), generator=source).tolist()
-
-    def __len__(self):
-        return len(self.counts)
-
-    def __getitem__(self, index):
-        source = torch.Generator().manual_seed(index)
-        count = self.counts[index]
-        lengths = torch.randint(1, 31, (TABLES, count), generator=source)
-        bags = [torch.randint(0, ROWS, (int(n),), generator=source) for n in lengths.sum(1)]
-        return torch.rand(count, DENSE, generator=source), bags, lengths
+def request(number, count):
+    source = torch.Generator().manual_seed(number)
+    lengths = torch.randint(1, 31, (TABLES, count), generator=source)
+    bags = [torch.randint(0, ROWS, (int(n),), generator=source) for n in lengths.sum(1)]
+    return torch.rand(count, DENSE, generator=source), bags, lengths
 
 
 def collate(samples):
@@ -60,26 +49,12 @@ class DLRM(nn.Module):
         return self.head(self.top(torch.cat([dense, products], 1))).squeeze(1)
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--batch-size", type=int, default=8)
-    parser.add_argument("--samples", type=int, default=4000)
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
-    torch.manual_seed(args.seed)
-    loader = DataLoader(
-        Requests(args.samples), args.batch_size, shuffle=True, collate_fn=collate, drop_last=True
-    )
-    model = DLRM().cuda()
-    optimizer = torch.optim.Adagrad(model.parameters(), lr=0.01)
-    for dense, rows, begins, clicks in loader:
-        rows, begins = ([part.cuda() for part in parts] for parts in (rows, begins))
-        scores = model(dense.cuda(), rows, begins)
-        loss = F.binary_cross_entropy_with_logits(scores, clicks.cuda())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+def loss_of(model, dense, rows, begins, clicks):
+    rows, begins = ([part.cuda() for part in parts] for parts in (rows, begins))
+    return F.binary_cross_entropy_with_logits(model(dense.cuda(), rows, begins), clicks.cuda())
 
 
-if __name__ == "__main__":
-    main()
+args = flags(4000)
+model = DLRM().cuda()
+optimizer = torch.optim.Adagrad(model.parameters(), lr=0.01)
+train(model, optimizer, loader_of(args, request, [(50, 800)], collate), loss_of)

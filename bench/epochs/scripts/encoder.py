@@ -1,13 +1,10 @@
 """A classifier of nn.TransformerEncoder on padded sequences of 16 to 512 tokens."""
 
-import argparse
-
 import torch
-from sequences import Sequences, loader_of
+from sequences import VOCABULARY, labelled, padded_with_labels
+from shared import flags, loader_of, train
 from torch import nn
 from torch.nn import functional as F
-
-VOCABULARY = 8000
 
 
 class Model(nn.Module):
@@ -23,22 +20,11 @@ class Model(nn.Module):
         return self.head(states.mean(1))
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--samples", type=int, default=16000)
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
-    torch.manual_seed(args.seed)
-    loader = loader_of(Sequences(args.samples, 16, 512, VOCABULARY), args.batch_size)
-    model = Model().cuda()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    for tokens, labels in loader:
-        loss = F.cross_entropy(model(tokens.cuda()), labels.cuda())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+def loss_of(model, tokens, labels):
+    return F.cross_entropy(model(tokens.cuda()), labels.cuda())
 
 
-if __name__ == "__main__":
-    main()
+args = flags(16000, batch_size=16)
+model = Model().cuda()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+train(model, optimizer, loader_of(args, labelled, [(16, 512)], padded_with_labels), loss_of)

@@ -1,15 +1,15 @@
 """A graph isomorphism network on graphs of 50 to 500 nodes."""
 
-import argparse
+from functools import partial
 
 import torch
-from graphs import Graphs, loader_of
+from graphs import Classifier, collate, graph, loss_of
+from shared import flags, loader_of, train
 from torch import nn
-from torch.nn import functional as F
 
 
 class Layer(nn.Module):
-    def __init__(self, width):
+    def __init__(self, width=256):
         super().__init__()
         self.epsilon = nn.Parameter(torch.zeros(()))
         self.mlp = nn.Sequential(
@@ -27,38 +27,8 @@ class Layer(nn.Module):
         return self.mlp((1 + self.epsilon) * nodes + received)
 
 
-class Model(nn.Module):
-    def __init__(self, features, width=256, layers=5):
-        super().__init__()
-        self.first = nn.Linear(features, width)
-        self.layers = nn.ModuleList(Layer(width) for _ in range(layers))
-        self.head = nn.Linear(width, 2)
-
-    def forward(self, nodes, edges, graph_of, count):
-        states = self.first(nodes)
-        for layer in self.layers:
-            states = layer(states, edges)
-        pooled = states.new_zeros(count, states.size(1)).index_add(0, graph_of, states)
-        return self.head(pooled)
-
-
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--batch-size", type=int, default=8)
-    parser.add_argument("--samples", type=int, default=3000)
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
-    torch.manual_seed(args.seed)
-    loader = loader_of(Graphs(args.samples, 50, 500, features=32), args.batch_size)
-    model = Model(features=32).cuda()
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    for batch in loader:
-        nodes, edges, graph_of, labels = (part.cuda() for part in batch)
-        loss = F.cross_entropy(model(nodes, edges, graph_of, len(labels)), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-
-
-if __name__ == "__main__":
-    main()
+args = flags(3000)
+model = Classifier([Layer() for _ in range(5)]).cuda()
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+loader = loader_of(args, partial(graph, degree=4), [(50, 500)], collate)
+train(model, optimizer, loader, loss_of)

@@ -1,26 +1,18 @@
-"""Graphs of different sizes, put side by side as one graph."""
+"""Graphs of different sizes, put side by side as one graph, and a network on them."""
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch import nn
+from torch.nn import functional as F
+
+FEATURES = 32
 
 
-class Graphs(Dataset):
-    """`count` graphs of `smallest` to `largest` nodes, with some edges a node and a label."""
-
-    def __init__(self, count, smallest, largest, features, degree=4):
-        source = torch.Generator().manual_seed(1)
-        self.nodes = torch.randint(smallest, largest + 1, (count,), generator=source).tolist()
-        self.features, self.degree = features, degree
-
-    def __len__(self):
-        return len(self.nodes)
-
-    def __getitem__(self, index):
-        source = torch.Generator().manual_seed(index)
-        nodes = self.nodes[index]
-        count = int(nodes * self.degree * (0.5 + torch.rand((), generator=source)))
-        edges = torch.randint(0, nodes, (2, count), generator=source)
-        return torch.rand(nodes, self.features, generator=source), edges, index % 2
+def graph(number, nodes, degree):
+    """Nodes, some `degree` edges for each of them, a label."""
+    source = torch.Generator().manual_seed(number)
+    count = int(nodes * degree * (0.5 + torch.rand((), generator=source)))
+    edges = torch.randint(0, nodes, (2, count), generator=source)
+    return torch.rand(nodes, FEATURES, generator=source), edges, number % 2
 
 
 def collate(samples):
@@ -33,5 +25,26 @@ def collate(samples):
     return torch.cat(nodes), edges, graph_of, torch.tensor(labels)
 
 
-def loader_of(dataset, batch_size):
-    return DataLoader(dataset, batch_size, shuffle=True, collate_fn=collate, drop_last=True)
+class Classifier(nn.Module):
+    """Layers that take nodes and edges; then the sum, or the mean, of the nodes of each graph."""
+
+    def __init__(self, layers, width=256, is_mean=False):
+        super().__init__()
+        self.first = nn.Linear(FEATURES, width)
+        self.layers = nn.ModuleList(layers)
+        self.head = nn.Linear(width, 2)
+        self.is_mean = is_mean
+
+    def forward(self, nodes, edges, graph_of, count):
+        states = self.first(nodes)
+        for layer in self.layers:
+            states = layer(states, edges)
+        pooled = states.new_zeros(count, states.size(1)).index_add(0, graph_of, states)
+        if self.is_mean:
+            pooled = pooled / graph_of.bincount(minlength=count)[:, None]
+        return self.head(pooled)
+
+
+def loss_of(model, *batch):
+    nodes, edges, graph_of, labels = (part.cuda() for part in batch)
+    return F.cross_entropy(model(nodes, edges, graph_of, len(labels)), labels)

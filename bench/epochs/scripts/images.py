@@ -3,31 +3,20 @@
 import random
 
 import torch
-from torch.utils.data import DataLoader, Dataset
 
 
-class Scenes(Dataset):
-    """`count` images of one colour, each side of `smallest` to `largest` pixels, each with one to
-    `most` boxes."""
-
-    def __init__(self, count, smallest, largest, most, classes):
-        self.count, self.smallest, self.largest = count, smallest, largest
-        self.most, self.classes = most, classes
-
-    def __len__(self):
-        return self.count
-
-    def __getitem__(self, index):
-        source = random.Random(index)
-        height, width = (source.randrange(self.smallest, self.largest + 1, 8) for _ in range(2))
-        boxes, labels = [], []
-        for _ in range(source.randint(1, self.most)):
-            left, top = source.uniform(0, 0.7 * width), source.uniform(0, 0.7 * height)
-            right, bottom = source.uniform(left + 8, width), source.uniform(top + 8, height)
-            boxes.append([left, top, right, bottom])
-            labels.append(source.randrange(1, self.classes))
-        target = {"boxes": torch.tensor(boxes), "labels": torch.tensor(labels)}
-        return torch.full((3, height, width), source.random()), target
+def scene(number, smallest, largest, most, classes):
+    """An image of one colour with one to `most` boxes, each side `smallest` to `largest` pixels."""
+    source = random.Random(number)
+    height, width = (source.randrange(smallest, largest + 1, 8) for _ in range(2))
+    boxes, labels = [], []
+    for _ in range(source.randint(1, most)):
+        left, top = source.uniform(0, 0.7 * width), source.uniform(0, 0.7 * height)
+        right, bottom = source.uniform(left + 8, width), source.uniform(top + 8, height)
+        boxes.append([left, top, right, bottom])
+        labels.append(source.randrange(1, classes))
+    target = {"boxes": torch.tensor(boxes), "labels": torch.tensor(labels)}
+    return torch.full((3, height, width), source.random()), target
 
 
 def collate(samples):
@@ -44,5 +33,8 @@ def padded(samples):
     return batch, targets
 
 
-def loader_of(dataset, batch_size, collate_fn):
-    return DataLoader(dataset, batch_size, shuffle=True, collate_fn=collate_fn, drop_last=True)
+def on_card(images, targets):
+    """A batch of either."""
+    is_padded = isinstance(images, torch.Tensor)
+    images = images.cuda() if is_padded else [image.cuda() for image in images]
+    return images, [{name: value.cuda() for name, value in each.items()} for each in targets]

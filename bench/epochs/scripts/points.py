@@ -2,28 +2,19 @@
 cloud.
 """
 
-import argparse
 from itertools import pairwise
 
 import torch
+from shared import flags, loader_of, train
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, Dataset
 
 CLASSES = 10
 
 
-class Clouds(Dataset):
-    def __init__(self, count):
-        source = torch.Generator().manual_seed(1)
-        self.counts = torch.randint(200, 1201, (count,), generator=source).tolist()
-
-    def __len__(self):
-        return len(self.counts)
-
-    def __getitem__(self, index):
-        source = torch.Generator().manual_seed(index)
-        return torch.rand(self.counts[index], 3, generator=source), index % CLASSES
+def cloud(number, points):
+    source = torch.Generator().manual_seed(number)
+    return torch.rand(points, 3, generator=source), number % CLASSES
 
 
 def collate(samples):
@@ -54,25 +45,12 @@ class PointNet(nn.Module):
         return self.head(pooled.scatter_reduce(0, index, features, "amax"))
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--batch-size", type=int, default=8)
-    parser.add_argument("--samples", type=int, default=2500)
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
-    torch.manual_seed(args.seed)
-    loader = DataLoader(
-        Clouds(args.samples), args.batch_size, shuffle=True, collate_fn=collate, drop_last=True
-    )
-    model = PointNet().cuda()
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    for batch in loader:
-        points, cloud_of, labels = (part.cuda() for part in batch)
-        loss = F.cross_entropy(model(points, cloud_of, len(labels)), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+def loss_of(model, *batch):
+    points, cloud_of, labels = (part.cuda() for part in batch)
+    return F.cross_entropy(model(points, cloud_of, len(labels)), labels)
 
 
-if __name__ == "__main__":
-    main()
+args = flags(2500)
+model = PointNet().cuda()
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+train(model, optimizer, loader_of(args, cloud, [(200, 1200)], collate), loss_of)

@@ -2,57 +2,25 @@
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import DataLoader, Dataset
+
+VOCABULARY = 8000
 
 
-class Sequences(Dataset):
-    """`count` sequences of `shortest` to `longest` tokens, each with a label."""
-
-    def __init__(self, count, shortest, longest, vocabulary):
-        source = torch.Generator().manual_seed(1)
-        self.lengths = torch.randint(shortest, longest + 1, (count,), generator=source).tolist()
-        self.vocabulary = vocabulary
-
-    def __len__(self):
-        return len(self.lengths)
-
-    def __getitem__(self, index):
-        source = torch.Generator().manual_seed(index)
-        tokens = torch.randint(1, self.vocabulary, (self.lengths[index],), generator=source)
-        return tokens, index % 2
+def texts(number, *lengths):
+    """Of one sample: a sequence of each length."""
+    source = torch.Generator().manual_seed(number)
+    return [torch.randint(1, VOCABULARY, (length,), generator=source) for length in lengths]
 
 
-def collate(samples):
-    tokens, labels = map(list, zip(*samples, strict=True))
-    return pad_sequence(tokens, batch_first=True), torch.tensor(labels)
+def padded(samples):
+    """One tensor for each sequence of a sample, (batch, longest)."""
+    return [pad_sequence(alike, batch_first=True) for alike in zip(*samples, strict=True)]
 
 
-class Pairs(Dataset):
-    """`count` pairs of token sequences, each of lengths between a shortest and a longest."""
-
-    def __init__(self, count, sources, targets, vocabulary):
-        source = torch.Generator().manual_seed(1)
-        self.lengths = [
-            torch.randint(shortest, longest + 1, (count,), generator=source).tolist()
-            for shortest, longest in (sources, targets)
-        ]
-        self.vocabulary = vocabulary
-
-    def __len__(self):
-        return len(self.lengths[0])
-
-    def __getitem__(self, index):
-        source = torch.Generator().manual_seed(index)
-        return tuple(
-            torch.randint(1, self.vocabulary, (lengths[index],), generator=source)
-            for lengths in self.lengths
-        )
+def labelled(number, length):
+    return *texts(number, length), torch.tensor(number % 2)
 
 
-def pairs_padded(samples):
-    sources, targets = map(list, zip(*samples, strict=True))
-    return pad_sequence(sources, batch_first=True), pad_sequence(targets, batch_first=True)
-
-
-def loader_of(dataset, batch_size, **more):
-    return DataLoader(dataset, batch_size, shuffle=True, collate_fn=collate, drop_last=True, **more)
+def padded_with_labels(samples):
+    sequences, labels = zip(*samples, strict=True)
+    return pad_sequence(sequences, batch_first=True), torch.stack(labels)

@@ -2,31 +2,20 @@
 what they find, the CTC loss.
 """
 
-import argparse
-
 import torch
+from shared import flags, loader_of, train
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import DataLoader, Dataset
 
 RATE, LETTERS = 16000, 32
 CONVOLUTIONS = ((10, 5), (3, 2), (3, 2), (3, 2), (3, 2), (2, 2), (2, 2))  # kernels, strides
 
 
-class Utterances(Dataset):
-    def __init__(self, count):
-        source = torch.Generator().manual_seed(1)
-        self.lengths = torch.randint(RATE, 6 * RATE, (count,), generator=source).tolist()
-
-    def __len__(self):
-        return len(self.lengths)
-
-    def __getitem__(self, index):
-        source = torch.Generator().manual_seed(index)
-        length = self.lengths[index]
-        text = torch.randint(1, LETTERS, (8 * length // RATE,), generator=source)
-        return torch.rand(length, generator=source), text
+def utterance(number, length):
+    source = torch.Generator().manual_seed(number)
+    text = torch.randint(1, LETTERS, (8 * length // RATE,), generator=source)
+    return torch.rand(length, generator=source), text
 
 
 def collate(samples):
@@ -61,25 +50,13 @@ class Recognizer(nn.Module):
         return self.head(states).log_softmax(-1).transpose(0, 1), lengths
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--batch-size", type=int, default=8)
-    parser.add_argument("--samples", type=int, default=2000)
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
-    torch.manual_seed(args.seed)
-    loader = DataLoader(
-        Utterances(args.samples), args.batch_size, shuffle=True, collate_fn=collate, drop_last=True
-    )
-    model = Recognizer().cuda()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
-    for waves, lengths, texts, of_texts in loader:
-        scores, of_scores = model(waves.cuda(), lengths)
-        loss = F.ctc_loss(scores, texts.cuda(), of_scores, of_texts, zero_infinity=True)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+def loss_of(model, waves, lengths, texts, of_texts):
+    scores, of_scores = model(waves.cuda(), lengths)
+    return F.ctc_loss(scores, texts.cuda(), of_scores, of_texts, zero_infinity=True)
 
 
-if __name__ == "__main__":
-    main()
+args = flags(2000)
+model = Recognizer().cuda()
+optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+loader = loader_of(args, utterance, [(RATE, 6 * RATE - 1)], collate)
+train(model, optimizer, loader, loss_of)

@@ -2,12 +2,10 @@
 words that its collator pads.
 """
 
-import argparse
-
-from sequences import Sequences
+from sequences import VOCABULARY, texts
+from shared import Samples, flags
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
-from torch.utils.data import Dataset
 from transformers import (
     DataCollatorForLanguageModeling,
     GPT2Config,
@@ -18,59 +16,40 @@ from transformers import (
     set_seed,
 )
 
-VOCABULARY = 8000
+
+def row(number, length):
+    return {"input_ids": texts(number, length)[0].tolist()}
 
 
-class Texts(Dataset):
-    def __init__(self, count):
-        self.sequences = Sequences(count, 16, 400, VOCABULARY)
-
-    def __len__(self):
-        return len(self.sequences)
-
-    def __getitem__(self, index):
-        tokens, _ = self.sequences[index]
-        return {"input_ids": tokens.tolist()}
-
-
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--batch-size", type=int, default=8)
-    parser.add_argument("--samples", type=int, default=2500)
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
-    set_seed(args.seed)
-    words = {"[PAD]": 0} | {f"word{number}": number for number in range(1, VOCABULARY)}
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(WordLevel(words, unk_token="[PAD]")), pad_token="[PAD]"
-    )
-    config = GPT2Config(
-        vocab_size=VOCABULARY,
-        n_positions=400,
-        n_embd=256,
-        n_layer=4,
-        n_head=4,
-        bos_token_id=0,
-        eos_token_id=0,
-        use_cache=False,
-    )
-    trainer = Trainer(
-        model=GPT2LMHeadModel(config),
-        args=TrainingArguments(
-            "out",
-            per_device_train_batch_size=args.batch_size,
-            num_train_epochs=1,
-            dataloader_drop_last=True,
-            seed=args.seed,
-            save_strategy="no",
-            report_to="none",
-            disable_tqdm=True,
-        ),
-        data_collator=DataCollatorForLanguageModeling(tokenizer, mlm=False),
-        train_dataset=Texts(args.samples),
-    )
-    trainer.train()
-
-
-if __name__ == "__main__":
-    main()
+args = flags(2500)
+set_seed(args.seed)
+words = {"[PAD]": 0} | {f"word{number}": number for number in range(1, VOCABULARY)}
+tokenizer = PreTrainedTokenizerFast(
+    tokenizer_object=Tokenizer(WordLevel(words, unk_token="[PAD]")), pad_token="[PAD]"
+)
+config = GPT2Config(
+    vocab_size=VOCABULARY,
+    n_positions=400,
+    n_embd=256,
+    n_layer=4,
+    n_head=4,
+    bos_token_id=0,
+    eos_token_id=0,
+    use_cache=False,
+)
+trainer = Trainer(
+    model=GPT2LMHeadModel(config),
+    args=TrainingArguments(
+        "out",
+        per_device_train_batch_size=args.batch_size,
+        num_train_epochs=1,
+        dataloader_drop_last=True,
+        seed=args.seed,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+    ),
+    data_collator=DataCollatorForLanguageModeling(tokenizer, mlm=False),
+    train_dataset=Samples(args.samples, row, (16, 400)),
+)
+trainer.train()

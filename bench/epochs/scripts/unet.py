@@ -1,26 +1,16 @@
 """A U-Net on square crops: of one size in a batch, drawn for each batch."""
 
-import argparse
-
 import torch
+from shared import flags, loader_of, train
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, Dataset
 
 CLASSES = 4
 SIZES = (96, 128, 160, 192, 224, 256)
 
 
-class Scans(Dataset):
-    def __init__(self, count):
-        self.count = count
-
-    def __len__(self):
-        return self.count
-
-    def __getitem__(self, index):
-        shade = index % 7 / 7
-        return torch.full((1, 256, 256), shade), torch.full((256, 256), index % CLASSES)
+def scan(number):
+    return torch.full((1, 256, 256), number % 7 / 7), torch.full((256, 256), number % CLASSES)
 
 
 def cropped(samples):
@@ -58,24 +48,11 @@ class UNet(nn.Module):
         return self.head(states)
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--batch-size", type=int, default=8)
-    parser.add_argument("--samples", type=int, default=2000)
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
-    torch.manual_seed(args.seed)
-    loader = DataLoader(
-        Scans(args.samples), args.batch_size, shuffle=True, collate_fn=cropped, drop_last=True
-    )
-    model = UNet().cuda()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    for scans, masks in loader:
-        loss = F.cross_entropy(model(scans.cuda()), masks.cuda())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+def loss_of(model, scans, masks):
+    return F.cross_entropy(model(scans.cuda()), masks.cuda())
 
 
-if __name__ == "__main__":
-    main()
+args = flags(2000)
+model = UNet().cuda()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+train(model, optimizer, loader_of(args, scan, [], cropped), loss_of)
