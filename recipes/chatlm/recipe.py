@@ -1,9 +1,9 @@
 """The chat recipe from top to bottom: tokens, network, loss, what is measured, and one training."""
 
+import dataclasses
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -30,7 +30,7 @@ BLEU_ZH = BLEU(tokenize="zh")
 NGRAMS = [f"{n}-grams" for n in range(1, 5)]
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class ChatDescription:
     """What a training's checkpoints belong to."""
 
@@ -77,10 +77,10 @@ def train(
         data.max_response_tokens,
         options.freeze,
     )
-    check_resumable(config, FILE_NAME, description)
+    check_resumable(config, FILE_NAME, dataclasses.asdict(description))
     torch.manual_seed(config.seed)  # the same weights on every rank
     model = chat_model(options, len(tokenizer), tokenizer.pad_token_id, tokenizer.eos_token_id)
-    write_description(config.out, FILE_NAME, description)
+    write_description(config.out, FILE_NAME, dataclasses.asdict(description))
     if is_first():
         tokenizer.save_pretrained(config.out / "tokenizer")
         say(
