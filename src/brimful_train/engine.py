@@ -314,30 +314,10 @@ def dry_run(parts: Parts, stepper: Stepper, ranks: Ranks, log: Log) -> None:
     """
     if parts.pipeline.worst_step(stepper.at_once.split.at_once) is None:
         return
-    at_once = stepper.at_once
-    requested = at_once.split.limit
-    with script.tried(TRAIN):
-        recoveries = _recoveries(parts, stepper)
-    votes = ranks.meet(Vote(piece=at_once.split.limit, recoveries=recoveries))
-    at_once.adopt(votes)
-    stepper.counts.recoveries += sum(vote.recoveries for vote in votes)
-    why = (
-        "the worst micro-batches that the sizes allow, tried before the training, ran out of "
-        "memory with more"
-    )
-    _log_smaller(log, "micro_batch", requested, at_once, why)
-
-
-def _log_smaller(log: Log, name: str, requested: int, at_once: SamplesAtOnce, why: str) -> None:
-    if at_once.split.limit < requested:
-        log.settings([EffectiveSetting(name, requested, at_once.split.limit, why)])
-
-
-def _recoveries(parts: Parts, stepper: Stepper) -> int:
-    """How often memory was missing before the pieces fit."""
-    device, recoveries = parts.precision.device, 0
-    buffers = Buffers(parts.network.module)
-    with Randomness(device).kept():
+    at_once, device = stepper.at_once, parts.precision.device
+    requested, recoveries = at_once.split.limit, 0
+    with script.tried(TRAIN), Randomness(device).kept():
+        buffers = Buffers(parts.network.module)
         try:
             while isinstance(missing := attempt(lambda: _try(parts, stepper)), Missing):
                 recoveries += 1
@@ -351,7 +331,19 @@ def _recoveries(parts: Parts, stepper: Stepper) -> int:
         finally:
             stepper.drop_gradients()
             buffers.put_back()
-    return recoveries
+    votes = ranks.meet(Vote(piece=at_once.split.limit, recoveries=recoveries))
+    at_once.adopt(votes)
+    stepper.counts.recoveries += sum(vote.recoveries for vote in votes)
+    why = (
+        "the worst micro-batches that the sizes allow, tried before the training, ran out of "
+        "memory with more"
+    )
+    _log_smaller(log, "micro_batch", requested, at_once, why)
+
+
+def _log_smaller(log: Log, name: str, requested: int, at_once: SamplesAtOnce, why: str) -> None:
+    if at_once.split.limit < requested:
+        log.settings([EffectiveSetting(name, requested, at_once.split.limit, why)])
 
 
 def _try(parts: Parts, stepper: Stepper) -> None:

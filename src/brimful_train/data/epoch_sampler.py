@@ -160,28 +160,27 @@ class EpochSampler:
                 "make the batch smaller or leave drop_last off",
             )
         if self.sizes is not None:
-            self._check_sizes(self.sizes)
+            sizes = self.sizes
+            if sizes.shape != (self.length,) or sizes.dtype.kind not in "iu" or sizes.min() < 1:
+                raise UsageError(
+                    f"sizes of shape {sizes.shape} and type {sizes.dtype} for {self.length:,} "
+                    "samples",
+                    "there must be one whole number of 1 or more for each sample",
+                    "check how the data set makes its `sizes`",
+                )
+            worst = int(sizes.argmax())
+            if self.max_tokens is not None and sizes[worst] > self.max_tokens:
+                raise UsageError(
+                    f"sample {worst:,} has size {sizes[worst]:,}, and max_tokens is "
+                    f"{self.max_tokens:,}",
+                    "a sample is not cut, so that it fits into no batch",
+                    f"set max_tokens to {sizes[worst]:,} or more, or leave the sample out",
+                )
         elif self.max_tokens is not None:
             raise UsageError(
                 f"max_tokens = {self.max_tokens:,} without the samples' sizes",
                 "no batch can be held to it",
                 "give the data set a `sizes`: one number for each sample",
-            )
-
-    def _check_sizes(self, sizes: numpy.ndarray) -> None:
-        if sizes.shape != (self.length,) or sizes.dtype.kind not in "iu" or sizes.min() < 1:
-            raise UsageError(
-                f"sizes of shape {sizes.shape} and type {sizes.dtype} for {self.length:,} samples",
-                "there must be one whole number of 1 or more for each sample",
-                "check how the data set makes its `sizes`",
-            )
-        worst = int(sizes.argmax())
-        if self.max_tokens is not None and sizes[worst] > self.max_tokens:
-            raise UsageError(
-                f"sample {worst:,} has size {sizes[worst]:,}, and max_tokens is "
-                f"{self.max_tokens:,}",
-                "a sample is not cut, so that it fits into no batch",
-                f"set max_tokens to {sizes[worst]:,} or more, or leave the sample out",
             )
 
 

@@ -123,7 +123,10 @@ class Ranks:
         one failed, all raise.
         """
         votes = self._exchange(vote)
-        self.raise_for(votes)
+        for rank, each in enumerate(votes):
+            if each.status in (GIVES_UP, BROKEN):
+                self._failure_is_known = True
+                raise _ended(rank, each.status)
         return votes
 
     def confirm(self) -> None:
@@ -139,12 +142,6 @@ class Ranks:
             self._table, torch.tensor([int(value) for value in vote]), group=self._control
         )
         return [Vote(*row.tolist()) for row in self._table]
-
-    def raise_for(self, votes: Sequence[Vote]) -> None:
-        for rank, vote in enumerate(votes):
-            if vote.status in (GIVES_UP, BROKEN):
-                self._failure_is_known = True
-                raise _ended(rank, vote.status)
 
     def announce(self, status: int) -> None:
         """This rank ends with an error, and the others with it, at their next meeting. Once, if
