@@ -49,7 +49,13 @@ def plan_batches(
     evaluated, why_evaluated = _eval_batch(config, micro, eval_samples)
     rows = (
         EffectiveSetting(
-            "micro_batch", config.micro_batch, micro, _why_micro(config, micro, ranks, accumulation)
+            "micro_batch",
+            config.micro_batch,
+            micro,
+            "as asked"
+            if micro == config.micro_batch
+            else f"{config.effective:,} samples over {ranks} × {accumulation} micro-batches are "
+            f"{micro:,} in each",
         ),
         EffectiveSetting(
             "accumulation",
@@ -98,15 +104,6 @@ def _refuse_more_than_there_is(name: str, samples: int, there: int, sum_: str = 
             "Such a batch cannot be filled even once.",
             f"Set it to {there:,} at the most.",
         )
-
-
-def _why_micro(config: BatchingConfig, micro: int, ranks: int, accumulation: int) -> str:
-    if micro == config.micro_batch:
-        return "as asked"
-    return (
-        f"{config.effective:,} samples over {ranks} × {accumulation} micro-batches are {micro:,} "
-        "in each"
-    )
 
 
 def _why_accumulation(config: BatchingConfig, micro: int, ranks: int) -> str:

@@ -15,7 +15,7 @@ from types import FrameType
 
 import torch
 
-from brimful.errors import BrimfulError, Interrupted, Terminated
+from brimful.errors import BrimfulError, DoesNotFit, Interrupted, Terminated
 from brimful.values import EffectiveSetting
 from brimful_inside import script
 from brimful_inside.script import ends_with
@@ -36,7 +36,6 @@ from brimful_train.step.oom import (
     SamplesAtOnce,
     attempt,
     free_what_is_cached,
-    no_room_at_the_start,
 )
 from brimful_train.step.optimizer_update import Update
 from brimful_train.step.step import Counts, Done, Stepper
@@ -65,7 +64,14 @@ def fit(task: Task, config: Config, peaks: Peaks | None = None) -> Result:
                 lambda: _Training(task, config, device, ranks, log, stop, peaks or Peaks(device))
             )
             if isinstance(training, Missing):
-                raise no_room_at_the_start(training.message)
+                raise DoesNotFit(
+                    "The model and the state of its optimizer do not fit into memory: "
+                    f"{training.message}",
+                    "No batch size changes what they take. No step was made; what checkpoints "
+                    "there are stay as they are.",
+                    "Raise config.memory_budget if that is the limit, or choose an optimizer with "
+                    "less state (sgd, adafactor).",
+                )
             try:
                 training.resume()
                 return training.run()
@@ -296,7 +302,9 @@ class _Training:
             # one rank alone shall not end
             measures = self.ranks.from_first(self.parts.evaluation.measure())
         self.state.stop_the_clock("eval_time_s")
-        return self.state.note_evaluation(measures)
+        self.state.measures = measures
+        counts = self.state.counts
+        return self.state.best.note(measures, counts.updates, counts.samples)
 
     def close(self) -> None:
         self.parts.precision.close()

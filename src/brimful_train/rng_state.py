@@ -50,8 +50,9 @@ class Randomness:
             self._of_device.get_rng_state(self._device) if self._of_device is not None else None
         )
         words: Any = np.random.get_state(legacy=False)
-        if "key" in words["state"]:  # of NumPy's usual generator
-            words["state"]["key"] = torch.from_numpy(words["state"]["key"])
+        state = words["state"]
+        if "key" in state:  # of NumPy's usual generator; signed, as ranks send no unsigned tensor
+            state["key"] = torch.from_numpy(state["key"].view(np.int32))
         host, python = torch.get_rng_state(), random.getstate()
         return {"host": host, "device": device, "python": python, "numpy": words}
 
@@ -69,8 +70,9 @@ class Randomness:
         if self._of_device is not None and state["device"] is not None:
             self._of_device.set_rng_state(state["device"], self._device)
         random.setstate(state["python"])
-        words = state["numpy"]["state"]
-        words = {name: np.asarray(word) if name == "key" else word for name, word in words.items()}
+        words = dict(state["numpy"]["state"])
+        if "key" in words:
+            words["key"] = words["key"].numpy().view(np.uint32)
         np.random.set_state({**state["numpy"], "state": words})
 
 

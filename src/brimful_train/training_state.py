@@ -96,11 +96,6 @@ class TrainingState:
             self.clock, self.epochs, counts.updates, counts.samples, *self.sums.tolist()
         )
 
-    def note_evaluation(self, measures: dict[str, float]) -> float | None:
-        """The score by which checkpoints are compared."""
-        self.measures = measures
-        return self.best.note(measures, self.counts.updates, self.counts.samples)
-
     def note_recovery(self, missing: Missing) -> None:
         self.update_recoveries += 1
         self.log.say(
