@@ -184,7 +184,7 @@ def _phase(
         again = options.recompute_features and not encoded
         return None if again or (state == MISSING).any() else (features, state)
 
-    def make() -> None:
+    def make(_: Path) -> None:
         nonlocal encoded, seconds
         before, left = time.monotonic(), smiles
         if not options.recompute_features:

@@ -35,7 +35,13 @@ def watched(device: torch.device, file: Path, every_s: float = 1.0) -> Iterator[
         while not ended:
             ended = ends.wait(every_s)
             seconds = time.monotonic() - begun
-            course.add(seconds, (round(seconds, 1), *_now(device)))
+            used, busy = psutil.virtual_memory().percent / 100, psutil.cpu_percent() / 100
+            if device.type == "cuda":
+                free, total = torch.cuda.mem_get_info(device)
+                used, busy = 1 - free / total, None
+                with contextlib.suppress(Exception):  # NVML and its errors are the driver's
+                    busy = torch.cuda.utilization(device) / 100
+            course.add(seconds, (round(seconds, 1), used, busy))
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
@@ -47,13 +53,3 @@ def watched(device: torch.device, file: Path, every_s: float = 1.0) -> Iterator[
         if course.points:  # none on an imaginary card
             starts.append({"device": str(device), "points": course.points})
             write_json(file, starts)
-
-
-def _now(device: torch.device) -> tuple[float, float | None]:
-    if device.type != "cuda":
-        return psutil.virtual_memory().percent / 100, psutil.cpu_percent() / 100
-    free, total = torch.cuda.mem_get_info(device)
-    busy = None
-    with contextlib.suppress(Exception):  # NVML and its errors are the driver's
-        busy = torch.cuda.utilization(device) / 100
-    return 1 - free / total, busy

@@ -28,7 +28,6 @@ from pandas import DataFrame, concat
 from safetensors.torch import save
 from torch import nn
 
-from brimful.errors import UsageError
 from brimful.values import EffectiveSetting
 from brimful_inside.script import is_imaginary, keeps_writes_out, report_batch_asked
 from brimful_train.config import Config
@@ -72,22 +71,20 @@ class Loaded:
         of_rows = [domains[index] for index in self.features.kept["ood_val"]]
         return pair_data(self.features.arrays, seed, of_rows)
 
-    def known(self, seed: int) -> baselines.Known:
-        """For a baseline: the same molecules out of distribution as the head of this seed trains
-        on. Where there is one class only, no label is known.
+    def detectors(self, seed: int) -> baselines.Detectors:
+        """The baselines know the same molecules out of distribution as the head of this seed trains
+        on.
         """
         arrays, kept = self.features.arrays, self.features.kept
-        try:
-            labels = {name: of[kept[name]] for name, of in classes(self.dataset).items()}
-        except UsageError:  # the baselines that need two classes say so
-            labels = {name: np.full(len(rows), -1) for name, rows in kept.items()}
-        return baselines.Known(
+        labels = {name: of[kept[name]] for name, of in classes(self.dataset).items()}
+        return baselines.Detectors(
             arrays["train"],
             labels["train"],
             self.smiles("train"),
             arrays["iid_val"],
             labels["iid_val"],
             self._trained_on(seed),
+            seed,
         )
 
     def trivial(self, seed: int) -> dict[str, float]:

@@ -6,6 +6,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -187,8 +188,7 @@ class Bench:
         """Kept while the data set, encoder and seed stay: their methods share a classifier."""
         key = (experiment.dataset, experiment.encoder, experiment.seed)
         if key not in self._detectors:
-            known = self.load(*key[:2]).known(experiment.seed)
-            self._detectors = {key: baselines.Detectors(known, experiment.seed)}
+            self._detectors = {key: self.load(*key[:2]).detectors(experiment.seed)}
         return self._detectors[key]
 
     def tests(self, experiment: Experiment) -> dict[str, Loaded]:
@@ -197,10 +197,8 @@ class Bench:
         """
         tests = {experiment.dataset: self.load(experiment.dataset, experiment.encoder)}
         for name in self.datasets if self.settings.sweep.cross else ():
-            try:
+            with suppress(BrimfulError):
                 tests[name] = self.load(name, experiment.encoder)
-            except BrimfulError:
-                continue
         return tests
 
 

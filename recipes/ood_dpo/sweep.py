@@ -19,7 +19,7 @@ import torch
 
 from brimful.units import counted
 from brimful_train.reporting.peak_memory import Peaks
-from brimful_train.reporting.progress_log import memory_fields
+from brimful_train.reporting.progress_log import finite_or_none, memory_fields
 from recipes.common.cache import lock, write_json, write_whole
 from recipes.common.description import require_same
 from recipes.common.running import say
@@ -80,7 +80,7 @@ def sweep(settings: Settings, words: Sequence[str] = ()) -> int:
                 run_ensembles(left, bench)
         frame = table(plan, bench.results)
         write_whole(settings.out / "results.parquet", frame.to_parquet(index=False))
-        write_json(settings.out / "dataset_metrics.json", dataset_metrics(frame))
+        write_json(settings.out / "dataset_metrics.json", finite_or_none(dataset_metrics(frame)))
         write_whole(settings.out / "page.html", page.sweep_page(frame, starts, words))
     say(progress(frame))
     say(f"The page: {settings.out / 'page.html'}")

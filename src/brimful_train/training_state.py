@@ -18,7 +18,7 @@ from brimful_train.checkpoints.checkpoint import Loaded
 from brimful_train.checkpoints.folder import Checkpoints
 from brimful_train.config import Config
 from brimful_train.data.epoch_sampler import Position
-from brimful_train.distributed.parallel import full, load_sharded
+from brimful_train.distributed.parallel import full, sharded_as
 from brimful_train.distributed.ranks import Ranks
 from brimful_train.evaluation import Best
 from brimful_train.optim.optimizers import load_optimizer_state
@@ -140,7 +140,7 @@ class TrainingState:
             )
         for sentence in changed_settings(state["settings"]["config"], self.config):
             self.log.line(sentence)
-        load_model(parts.network.module, state["model"], where, sharded=parts.network.sharded)
+        load_model(parts.network.module, state["model"], where)
         load_optimizer_state(parts.optimizer, state["optimizer"])
         if changed := parts.precision.load_state_dict(state["precision"]):
             self.log.line(changed)
@@ -273,10 +273,10 @@ class TrainingState:
         write_json(self.config.out / "training_stats.json", content, self.log)
 
 
-def load_model(
-    module: nn.Module, state: Mapping[str, torch.Tensor], where: str, *, sharded: bool = False
-) -> None:
-    """Raises UsageError, naming what differs, where `state` is of another model."""
+def load_model(module: nn.Module, state: Mapping[str, torch.Tensor], where: str) -> None:
+    """Of a sharded model each rank keeps its part. Raises UsageError, naming what differs, where
+    `state` is of another model.
+    """
     held = module.state_dict()
     wrong = [f"{name} is not in the checkpoint" for name in held if name not in state]
     wrong += [f"{name} is not in the model" for name in state if name not in held]
@@ -294,10 +294,7 @@ def load_model(
             "Resume with the model it was made with, choose another folder, or set "
             'config.checkpoints.resume to "no".',
         )
-    if sharded:
-        load_sharded(module, state)
-    else:
-        module.load_state_dict(dict(state))
+    module.load_state_dict({name: sharded_as(held[name], state[name]) for name in state})
 
 
 def changed_settings(saved: Mapping[str, Any], config: Config) -> Iterator[str]:
