@@ -83,7 +83,7 @@ class Settings:
         return replace(self.head, loss=method)
 
 
-def set_up_cpu(settings: Settings) -> None:
+def set_up_host(settings: Settings) -> None:
     """Freed memory is kept, and as many threads compute as the engine would take here. Who goes on
     in the same folder takes as many again: the last bits of a sum depend on how it is divided.
     """

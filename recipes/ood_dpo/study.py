@@ -38,7 +38,7 @@ from recipes.ood_dpo.ensemble import Ensemble, Trained, check_settings
 from recipes.ood_dpo.experiments import Frame
 from recipes.ood_dpo.metrics import metrics
 from recipes.ood_dpo.pairs import PairData
-from recipes.ood_dpo.runs import Bench, Settings, set_up_cpu
+from recipes.ood_dpo.runs import Bench, Settings, set_up_host
 from recipes.ood_dpo.settings import HeadOptions, StudyOptions
 
 FILE_NAME = "study.json"
@@ -102,7 +102,7 @@ def study_batch_size(settings: Settings, options: StudyOptions, words: Sequence[
 
 
 def _study(settings: Settings, options: StudyOptions, words: Sequence[str]) -> int:
-    set_up_cpu(settings)
+    set_up_host(settings)
     bench = Bench(settings)
     name, encoder = bench.datasets[0], bench.encoders[0]
     loaded = bench.load(name, encoder)

@@ -9,15 +9,20 @@ Whatever happens to the sweep, an experiment that has its file of results is don
 goes on with the others.
 """
 
+import contextlib
 import json
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import psutil
 import torch
 
+from brimful.measure.course import Course
 from brimful.units import counted
+from brimful_inside.script import is_imaginary
 from brimful_train.reporting.peak_memory import Peaks
 from brimful_train.reporting.progress_log import finite_or_none, memory_fields
 from recipes.common.cache import lock, write_json, write_whole
@@ -35,8 +40,7 @@ from recipes.ood_dpo.experiments import (
     table,
 )
 from recipes.ood_dpo.head import FEATURES, EnergyHead, make_head
-from recipes.ood_dpo.occupancy import watched
-from recipes.ood_dpo.runs import Bench, Settings, score_of, sentence, set_up_cpu, tested, work
+from recipes.ood_dpo.runs import Bench, Settings, score_of, sentence, set_up_host, tested, work
 
 FILE_NAME = "sweep.json"
 # of the free memory, for an ensemble. Assumed: what was left out of `member_bytes` is less than
@@ -64,9 +68,10 @@ def sweep(settings: Settings, words: Sequence[str] = ()) -> int:
     if options.engine == "ensemble" and any(experiment.method in HEADS for experiment in plan):
         check_settings(settings.config)  # before anything is written
     with lock(settings.out / "sweep", "sweeping into", say):
-        same = settings.learning() | {"cross": options.cross}
-        same["head"]["loss"] = None  # each experiment has its own, as it has its data set
-        same["dataset"] = asdict(replace(settings.dataset, dataset="", domain=None))
+        # each experiment has its own loss and data set
+        same = replace(settings, head=settings.head_of("dpo")).learning()
+        dataset = asdict(replace(settings.dataset, dataset="", domain=None))
+        same |= {"dataset": dataset, "cross": options.cross}
         require_same(settings.out, FILE_NAME, same, "sweep")
         left = bench.results.left(plan)
         say(f"{len(plan) - len(left):,} of {len(plan):,} experiments are done, {len(left):,} left.")
@@ -87,11 +92,48 @@ def sweep(settings: Settings, words: Sequence[str] = ()) -> int:
     return 1 if (frame.state == "failed").any() else 0
 
 
+@contextlib.contextmanager
+def watched(device: torch.device, file: Path, every_s: float = 1.0) -> Iterator[list]:
+    """How full and how busy the card is meanwhile, whoever uses it; without a card, the machine.
+
+    Gives what `file` holds; when the block ends, with this start: its device, and points (seconds,
+    share of the memory in use, share of the time busy or None).
+    """
+    starts = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+    course = Course[tuple[float, float, float | None]](every_s)
+    ends, begun = threading.Event(), time.monotonic()
+
+    def watch() -> None:
+        ended = is_imaginary()
+        psutil.cpu_percent()  # answers for the time since this thread asked before
+        while not ended:
+            ended = ends.wait(every_s)
+            seconds = time.monotonic() - begun
+            used, busy = psutil.virtual_memory().percent / 100, psutil.cpu_percent() / 100
+            if device.type == "cuda":
+                free, total = torch.cuda.mem_get_info(device)
+                used, busy = 1 - free / total, None
+                with contextlib.suppress(Exception):  # NVML and its errors are the driver's
+                    busy = torch.cuda.utilization(device) / 100
+            course.add(seconds, (round(seconds, 1), used, busy))
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield starts
+    finally:
+        ends.set()
+        thread.join()
+        if course.points:  # none on an imaginary card
+            starts.append({"device": str(device), "points": course.points})
+            write_json(file, starts)
+
+
 # --- the ensemble engine ---
 
 
 def run_ensembles(left: list[Experiment], bench: Bench) -> None:
-    set_up_cpu(bench.settings)
+    set_up_host(bench.settings)
     folder = bench.settings.out / "ensembles"
     folder.mkdir(parents=True, exist_ok=True)
     killed = _killed(folder, bench.plan())

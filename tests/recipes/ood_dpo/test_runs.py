@@ -12,7 +12,7 @@ pytest.importorskip("sklearn")
 from brimful.measure import host
 from brimful_train.config import Config
 from recipes.ood_dpo import runs
-from recipes.ood_dpo.runs import Settings, set_up_cpu
+from recipes.ood_dpo.runs import Settings, set_up_host
 from recipes.ood_dpo.settings import DatasetOptions, EncoderOptions, HeadOptions, SweepOptions
 
 
@@ -22,7 +22,7 @@ def start(out: Path, busy: int, monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setattr(runs, "set_host_allocator", lambda *_: None)
     torch.set_num_threads(4)
     config = Config(out=out, device="cpu")
-    set_up_cpu(Settings(SweepOptions(), DatasetOptions(), EncoderOptions(), HeadOptions(), config))
+    set_up_host(Settings(SweepOptions(), DatasetOptions(), EncoderOptions(), HeadOptions(), config))
     return torch.get_num_threads()
 
 
