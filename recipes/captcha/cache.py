@@ -52,7 +52,7 @@ def captchas(key: Key, folder: Path, processes: int, say: Say) -> Captchas:
         path,
         "drawing",
         lambda say: _whole(path, key, say),
-        lambda: _draw(path, key, processes, say),
+        lambda aside: _draw(aside, key, processes, say),
         say,
     )
     places = [
@@ -83,42 +83,36 @@ def _whole(path: Path, key: Key, say: Say) -> np.ndarray | None:
     return images
 
 
-def _draw(path: Path, key: Key, processes: int, say: Say) -> None:
-    """Draws all images into a file aside, which gets its name once it is whole and on the disk."""
+def _draw(aside: Path, key: Key, processes: int, say: Say) -> None:
+    """Draws all images into a file, which is whole and on the disk when this returns."""
     Painter(key.look)  # a package that is missing is reported here, once
-    partial, size = Path(f"{path}.partial"), math.prod(key.shape)
+    size = math.prod(key.shape)
     processes = min(processes, math.ceil(key.count / PART))
     progress = Progress(say, "images drawn", key.count)
-    try:
-        with partial.open("wb") as file:
-            disk = os.fstatvfs(file.fileno())
-            if size > disk.f_bavail * disk.f_frsize:  # now, and not after minutes of drawing
-                raise DiskFull(
-                    str(path),
-                    "nothing of this data",
-                    f"The {key.count:,} images take {format_bytes(size)}, and the disk of "
-                    f"{path.parent} has less free.",
-                    "Free some space, ask for fewer images with --samples, or choose a folder on "
-                    "another disk with --cache.",
-                )
-            say(
-                f"Drawing {counted(key.count, 'image')}, once for all later runs, in "
-                f"{counted(processes, 'process', 'processes')}."
+    with aside.open("wb") as file:
+        disk = os.fstatvfs(file.fileno())
+        if size > disk.f_bavail * disk.f_frsize:  # now, and not after minutes of drawing
+            raise DiskFull(
+                str(aside.with_suffix("")),
+                "nothing of this data",
+                f"The {key.count:,} images take {format_bytes(size)}, and the disk of "
+                f"{aside.parent} has less free.",
+                "Free some space, ask for fewer images with --samples, or choose a folder on "
+                "another disk with --cache.",
             )
-            shown = texts(key.seed, key.count, key.look)
-            parts = [(start, shown[start : start + PART]) for start in range(0, key.count, PART)]
-            header = {"descr": "|u1", "fortran_order": False, "shape": key.shape}
-            npy.write_array_header_1_0(file, header)
-            for pixels in mapped(
-                functools.partial(draw_part, key), parts, processes, chunk=1, alone=2
-            ):
-                file.write(pixels)
-                progress.add(PART)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+        say(
+            f"Drawing {counted(key.count, 'image')}, once for all later runs, in "
+            f"{counted(processes, 'process', 'processes')}."
+        )
+        shown = texts(key.seed, key.count, key.look)
+        parts = [(start, shown[start : start + PART]) for start in range(0, key.count, PART)]
+        header = {"descr": "|u1", "fortran_order": False, "shape": key.shape}
+        npy.write_array_header_1_0(file, header)
+        for pixels in mapped(functools.partial(draw_part, key), parts, processes, chunk=1, alone=2):
+            file.write(pixels)
+            progress.add(PART)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 painter = functools.lru_cache(maxsize=1)(Painter)

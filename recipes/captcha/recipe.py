@@ -2,6 +2,7 @@
 it trains with.
 """
 
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 
@@ -46,7 +47,7 @@ def train(
         images.samples,
         images.image_seed,
     )
-    check_resumable(config, FILE_NAME, description)
+    check_resumable(config, FILE_NAME, dataclasses.asdict(description))
     # Images take minutes to draw: what cannot be meant is refused before that.
     plan_batches(
         config.batch, int(os.environ.get("WORLD_SIZE", "1")), images.samples, images.eval_samples
@@ -56,7 +57,7 @@ def train(
     model = Reader(
         len(images.look.alphabet), images.length, images.height, images.width, images.dropout
     )
-    write_description(config.out, FILE_NAME, description)
+    write_description(config.out, FILE_NAME, dataclasses.asdict(description))
     if is_first():
         rows = [*(row for row in rows if row.name != "host-allocator"), allocator]
         say("\n".join([title, *settings_table(rows)]))

@@ -48,13 +48,9 @@ def tokenizer_for(options: DataOptions, folder: Path, say: Say) -> Any:
         return load_tokenizer(options.tokenizer)
     path = folder / f"tokenizer-{digest(options.data, options.columns, options.vocab_size)}"
 
-    def make() -> None:
+    def make(aside: Path) -> None:
         say(f"Training a tokenizer of up to {options.vocab_size:,} tokens on the data.")
-        partial = Path(f"{path}.partial")
-        train_tokenizer(read_rows(options.data, options), options.vocab_size).save_pretrained(
-            partial
-        )
-        partial.rename(path)
+        train_tokenizer(read_rows(options.data, options), options.vocab_size).save_pretrained(aside)
 
     made_once(path, "training", lambda _: path if path.is_dir() else None, make, say)
     return load_tokenizer(path)
@@ -222,14 +218,9 @@ def _tokens(
     limits = {"prompt": options.max_prompt_tokens, "response": options.max_response_tokens}
     path = folder / f"{digest(paths, options.columns, fingerprint(tokenizer), limits)}.arrow"
 
-    def make() -> None:
+    def make(aside: Path) -> None:
         say("Tokenizing the data: once, for all later runs.")
-        partial = Path(f"{path}.partial")
-        try:
-            _write(partial, read_rows(paths, options), tokenizer, limits)
-            partial.rename(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        _write(aside, read_rows(paths, options), tokenizer, limits)
 
     table = made_once(path, "tokenizing", lambda _: _whole(path), make, say)
     parts = [

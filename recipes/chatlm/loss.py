@@ -35,11 +35,6 @@ def summed_cross_entropy(
     return F.cross_entropy(wide, labels, ignore_index=IGNORED, reduction="sum")
 
 
-def logits_bytes(positions: int, vocabulary: int, chunk: int) -> int:
-    """Of one fp32 copy of the logits that live at once."""
-    return 4 * vocabulary * (min(chunk, positions) if chunk else positions)
-
-
 class _Chunked(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden, weight, labels, chunk: int, learns: bool):  # type: ignore[override]

@@ -1,16 +1,15 @@
 """The chat recipe from top to bottom: tokens, network, loss, what is measured, and one training."""
 
+import dataclasses
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from sacrebleu.metrics.bleu import BLEU
 from torch import nn
 
-from brimful.units import format_bytes
 from brimful.values import EffectiveSetting
 from brimful_inside.script import is_imaginary
 from brimful_train.config import Config
@@ -18,7 +17,7 @@ from brimful_train.engine import Result, fit
 from brimful_train.reporting.progress_log import settings_table
 from brimful_train.task import Batch, Sum, Task
 from recipes.chatlm.data import Pairs, fingerprint, pairs, tokenizer_for
-from recipes.chatlm.loss import IGNORED, logits_bytes
+from recipes.chatlm.loss import IGNORED
 from recipes.chatlm.model import chat_model
 from recipes.chatlm.settings import DataOptions, ModelOptions
 from recipes.common.cache import cache_folder
@@ -30,7 +29,7 @@ BLEU_ZH = BLEU(tokenize="zh")
 NGRAMS = [f"{n}-grams" for n in range(1, 5)]
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class ChatDescription:
     """What a training's checkpoints belong to."""
 
@@ -77,17 +76,13 @@ def train(
         data.max_response_tokens,
         options.freeze,
     )
-    check_resumable(config, FILE_NAME, description)
+    check_resumable(config, FILE_NAME, dataclasses.asdict(description))
     torch.manual_seed(config.seed)  # the same weights on every rank
     model = chat_model(options, len(tokenizer), tokenizer.pad_token_id, tokenizer.eos_token_id)
-    write_description(config.out, FILE_NAME, description)
+    write_description(config.out, FILE_NAME, dataclasses.asdict(description))
     if is_first():
         tokenizer.save_pretrained(config.out / "tokenizer")
-        say(
-            "\n".join(
-                [title, *settings_table([*rows, logits_row(config, data, options, len(tokenizer))])]
-            )
-        )
+        say("\n".join([title, *settings_table(rows)]))
     answers = (
         functools.partial(bleu_sums, tokenizer=tokenizer, most=data.max_response_tokens)
         if options.bleu
@@ -151,23 +146,3 @@ def derive(sums: Mapping[str, tuple[float, float]]) -> dict[str, float]:
             right, made, *whole["length"], smooth_method="exp"
         ).score
     return measures
-
-
-def logits_row(
-    config: Config, data: DataOptions, options: ModelOptions, vocabulary: int
-) -> EffectiveSetting:
-    """What the loss in pieces saves."""
-    positions = config.batch.micro_batch * data.max_response_tokens
-    if config.batch.max_tokens is not None:
-        positions = min(
-            positions, config.batch.max_tokens // 2
-        )  # a sample's size is twice its longer text
-    now, plain = (
-        format_bytes(logits_bytes(positions, vocabulary, chunk))
-        for chunk in (options.loss_chunk, 0)
-    )
-    why = (
-        f"{now} of logits live at once; without pieces a copy of those of {positions:,} "
-        f"positions takes {plain}"
-    )
-    return EffectiveSetting("loss-chunk", None, options.loss_chunk, why)

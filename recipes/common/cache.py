@@ -45,10 +45,11 @@ def lock(path: Path, work: str, say: Say) -> Iterator[None]:
 
 
 def made_once(
-    path: Path, work: str, find: Callable[[Say], T | None], make: Callable[[], None], say: Say
+    path: Path, work: str, find: Callable[[Say], T | None], make: Callable[[Path], None], say: Say
 ) -> T:
     """What `find` gives, after `make` where that is None. Of any number of processes at once one
-    makes, the others wait.
+    makes, the others wait. The file or folder that `make` writes at the path it is given becomes
+    `path` once it is whole; it may write nothing there.
 
     Raises DiskFull, UsageError where the folder cannot be written, and BrimfulError where what was
     made is not found.
@@ -59,13 +60,19 @@ def made_once(
     with lock(path, work, say):
         content = find(lambda _: None)  # another process may have made it meanwhile
         if content is None:
+            aside = path.with_name(f"{path.name}.partial")
             try:
-                make()
+                make(aside)
+                if aside.exists():
+                    aside.replace(path)
             except OSError as error:
                 if not DiskFull.caused(error):
                     raise unwritable(path.parent, error) from error
                 free = "Free some space, or choose another --cache."
                 raise DiskFull(str(path), "nothing of this data", suggestion=free) from error
+            finally:
+                with contextlib.suppress(OSError):  # it is gone, or a folder
+                    aside.unlink()
             content = find(say)
     if content is None:
         raise BrimfulError(

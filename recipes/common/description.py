@@ -1,11 +1,11 @@
 """What a recipe's model was made of: a small JSON file beside its checkpoints, which prediction
-needs and going on compares. A description is a dataclass of JSON values.
+needs and going on compares. A description is a mapping of JSON values.
 """
 
-import dataclasses
 import json
 import re
 import reprlib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,13 +19,13 @@ from recipes.common.running import is_first, say
 T = TypeVar("T")
 
 
-def write_description(out: Path, file_name: str, description: Any) -> None:
+def write_description(out: Path, file_name: str, description: Mapping[str, Any]) -> None:
     """By the first rank."""
     if is_first():
-        write_json(out / file_name, dataclasses.asdict(description))
+        write_json(out / file_name, description)
 
 
-def read_description(file: Path, kind: type[T]) -> T:
+def read_description(file: Path, kind: Callable[..., T] = dict) -> T:
     """Raises UsageError where the file is damaged."""
     try:
         return kind(**json.loads(file.read_text(encoding="utf-8")))
@@ -35,7 +35,7 @@ def read_description(file: Path, kind: type[T]) -> T:
         ) from error
 
 
-def description_of(checkpoint: Path, file_name: str, kind: type[T]) -> tuple[Path, T]:
+def description_of(checkpoint: Path, file_name: str, kind: Callable[..., T]) -> tuple[Path, T]:
     """The folder of the training that a checkpoint belongs to, and its description: the nearest
     file of that name at the checkpoint, folder of checkpoints or `--out`, or above. Raises
     UsageError where there is none.
@@ -51,7 +51,7 @@ def description_of(checkpoint: Path, file_name: str, kind: type[T]) -> tuple[Pat
     )
 
 
-def check_resumable(config: Config, file_name: str, description: Any) -> None:
+def check_resumable(config: Config, file_name: str, description: Mapping[str, Any]) -> None:
     """A training goes on only with what it began with. Raises UsageError that names each
     difference.
     """
@@ -68,7 +68,7 @@ def check_resumable(config: Config, file_name: str, description: Any) -> None:
         )
 
 
-def require_same(out: Path, file_name: str, description: Any, kind: str) -> None:
+def require_same(out: Path, file_name: str, description: Mapping[str, Any], kind: str) -> None:
     """Writes the description into `out` for those that go on there. Raises UsageError where the
     folder holds results of another one of its `kind`."""
     file = out / file_name
@@ -82,16 +82,13 @@ def require_same(out: Path, file_name: str, description: Any, kind: str) -> None
     write_description(out, file_name, description)
 
 
-def differences(file: Path, description: Any) -> list[str]:
+def differences(file: Path, description: Mapping[str, Any]) -> list[str]:
     """What the description in a file has otherwise, in words."""
-    before, now = (
-        flat(dataclasses.asdict(each))
-        for each in (read_description(file, type(description)), description)
-    )
+    before = flat(read_description(file))
     return [
         f"{re.sub('[._]', ' ', name)} {reprlib.repr(before.get(name))} and not "
         f"{reprlib.repr(value)}"
-        for name, value in now.items()
+        for name, value in flat(description).items()
         if before.get(name) != value
     ]
 

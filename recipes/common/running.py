@@ -64,44 +64,44 @@ class Presets:
             for name, of_flag in tokens.items()
         }
         preset = self.find(given.pop("preset", self.default), given.get("device", "auto"))
-        freed = _freed(given, preset)
-        self.rows = [EffectiveSetting(name, None, None, why) for name, why in freed.items()]
-        for name, value in preset.flags.items():
-            if name not in given and name not in freed:
-                assumed = preset.assumed.get(name)
-                self.rows.append(
-                    EffectiveSetting(
-                        name,
-                        None,
-                        value,
-                        f"preset {preset.name}" + (f"; {assumed}" if assumed else ""),
-                    )
+        freed, source = _freed(given, preset), f"preset {preset.name}"
+        kept = {
+            name: value
+            for name, value in preset.flags.items()
+            if name not in given and name not in freed
+        }
+        self.rows = [
+            *(EffectiveSetting(name, None, None, why) for name, why in freed.items()),
+            *(
+                EffectiveSetting(
+                    name,
+                    None,
+                    value,
+                    f"{source}; {preset.assumed[name]}" if name in preset.assumed else source,
                 )
-                flags[name].append(
-                    Token(keyword=f"--{name}", value=str(value), source=f"preset {preset.name}")
+                for name, value in kept.items()
+            ),
+            *(
+                EffectiveSetting(
+                    name,
+                    value,
+                    value,
+                    f"given; {source} has {preset.flags[name]}"
+                    if str(preset.flags.get(name, value)) != value
+                    else "given",
                 )
-        if "given" in flags and not flags["given"].tokens:  # what a preset gave, a policy may lower
-            names = ",".join(
-                ".".join(flags[name].keys) for name in given if len(flags[name].keys) > 1
-            )
-            flags["given"].append(
-                Token(keyword="--given", value=names or "config", source="what was given")
-            )
-        every = "checkpoint-every-epochs"
-        if (
-            every not in given
-            and {"checkpoint-every-steps", "checkpoint-every-minutes", "save-every"} & given.keys()
-        ):
-            flags[every].append(
-                Token(keyword=f"--{every}", value="none", source="another interval")
-            )  # in place of epochs
-        for name, value in given.items():
-            has = (
-                f"; preset {preset.name} has {preset.flags[name]}"
-                if str(preset.flags.get(name, value)) != value
-                else ""
-            )
-            self.rows.append(EffectiveSetting(name, value, value, f"given{has}"))
+                for name, value in given.items()
+            ),
+        ]
+        added = {name: str(value) for name, value in kept.items()}
+        if "given" in flags and "given" not in given:  # what a preset gave, a policy may lower
+            names = (".".join(flags[name].keys) for name in given if len(flags[name].keys) > 1)
+            added["given"] = ",".join(names) or "config"
+        others = {"checkpoint-every-steps", "checkpoint-every-minutes", "save-every"}
+        if others & given.keys() and "checkpoint-every-epochs" not in given:
+            added["checkpoint-every-epochs"] = "none"  # the other interval stands in its place
+        for name, value in added.items():
+            flags[name].append(Token(keyword=f"--{name}", value=value, source=source))
 
     def find(self, name: str, device: str) -> Preset:
         """As it is on a device: what was measured on a CPU is not taken to a card unchanged."""

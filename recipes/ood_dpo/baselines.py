@@ -39,10 +39,13 @@ OF_CLASSES = ("msp", "odin", "energy", "mc_dropout", "conformal")
 Score = Callable[[np.ndarray, Sequence[str]], np.ndarray]
 
 
-@dataclass(frozen=True)
-class Known:
-    """What a detector may learn from. labels: 0 or 1, -1 where unknown. held_out: of iid_val.
-    ood_smiles: of the training half of ood_val.
+@dataclass
+class Detectors:
+    """All methods on what is known; those that judge by a classifier share it.
+
+    features, labels, smiles: of the training molecules, whose labels are 0 or 1, -1 where unknown.
+    held_out: of iid_val. ood_smiles: of the training half of ood_val. A method takes scaled
+    features, float32 (n, width), and returns scores (n,).
     """
 
     features: np.ndarray
@@ -51,29 +54,22 @@ class Known:
     held_out: np.ndarray
     held_out_labels: np.ndarray
     ood_smiles: Sequence[str]
+    seed: int
 
-
-class Detectors:
-    """All methods on what is known; those that judge by a classifier share it.
-
-    A method takes scaled features, float32 (n, width), and returns scores (n,).
-    """
-
-    def __init__(self, known: Known, seed: int) -> None:
-        self.known, self.seed = known, seed
-        self.scaler = StandardScaler().fit(known.features)
-        self.all = self._scaled(known.features)
-        is_labelled = torch.from_numpy(known.labels >= 0)
-        self.labels = torch.from_numpy(known.labels.astype(np.int64))[is_labelled]
+    def __post_init__(self) -> None:
+        self.scaler = StandardScaler().fit(self.features)
+        self.all = self._scaled(self.features)
+        is_labelled = torch.from_numpy(self.labels >= 0)
+        self.classes = torch.from_numpy(self.labels.astype(np.int64))[is_labelled]
         self.labelled = self.all[is_labelled]
-        self.has_classes = len(self.labels.unique()) == 2
+        self.has_classes = len(self.classes.unique()) == 2
 
     def fit(self, method: str) -> Score:
         """Raises UsageError where a classifier is needed and the training molecules have one class
         only.
         """
         if method == "trivial":
-            return trivial(self.known.smiles, self.known.ood_smiles)
+            return trivial(self.smiles, self.ood_smiles)
         if method in OF_CLASSES and not self.has_classes:
             raise UsageError(
                 f"{method}: the training molecules have labels of one class only, or none.",
@@ -109,7 +105,7 @@ class Detectors:
             optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
             for _ in range(EPOCHS):
                 for rows in torch.randperm(len(self.labelled)).split(BATCH):
-                    loss = F.cross_entropy(model(self.labelled[rows]), self.labels[rows])
+                    loss = F.cross_entropy(model(self.labelled[rows]), self.classes[rows])
                     optimizer.zero_grad()
                     loss.backward()
                     optimizer.step()
@@ -149,7 +145,7 @@ class Detectors:
         """
         groups = [self.all]
         if self.has_classes:
-            groups = [self.labelled[self.labels == label] for label in (0, 1)]
+            groups = [self.labelled[self.classes == label] for label in (0, 1)]
         centres = torch.stack([rows.double().mean(0) for rows in groups])
         apart = torch.cat([rows - centre for rows, centre in zip(groups, centres, strict=True)])
         ridge = 1e-6 * torch.eye(apart.shape[1], dtype=torch.float64)
@@ -178,7 +174,7 @@ class Detectors:
         molecules of that class which fit it no better (Vovk et al. 2005, conditional on the class;
         strangeness 1 - softmax).
         """
-        labels = self.known.held_out_labels
+        labels = self.held_out_labels
         if not (labels >= 0).any():
             raise UsageError(
                 "conformal: no molecule of iid_val has a label.",
@@ -187,7 +183,7 @@ class Detectors:
             )
         held_out, strangeness = (
             1 - self.classifier(rows).double().softmax(1).numpy()
-            for rows in (self._scaled(self.known.held_out), features)
+            for rows in (self._scaled(self.held_out), features)
         )
         p_values = []
         for label in (0, 1):

@@ -81,41 +81,36 @@ def load_dataset(options: DatasetOptions, say: Say = to_standard_error) -> Datas
     molecules = _apart(molecules, options, say)
     if not given:
         molecules = _sampled(molecules, options)
-    splits = {}
+    splits, digest = {}, hashlib.blake2b(digest_size=8)
     for name in SPLITS:
         part = molecules[molecules.split == name]
         labels = part.label.to_numpy(np.float32)
         splits[name] = Molecules(tuple(part.smiles), labels, tuple(part.domain))
+        for texts in (part.smiles, part.domain):
+            digest.update("\n".join(texts).encode() + b"\0")
+        digest.update(labels.tobytes())
     empty = [name for name in SPLITS if not len(splits[name])]
     if empty:
         raise UsageError(
             f"{options.dataset}: {' and '.join(empty)} is empty.",
             "Each of the five splits is measured or learned from.",
         )
-    return Dataset(dataset_name(options), splits, _fingerprint(splits))
+    return Dataset(dataset_name(options), splits, digest.hexdigest())
 
 
 def classes(dataset: Dataset) -> dict[str, np.ndarray]:
     """(n,) int64 of each split: 0 or 1, -1 where unknown. Labels of two values are classes as they
-    are; others are, by whether they are above the training molecules' median. Raises UsageError
-    where training has one class only.
+    are; others are, by whether they are above the training molecules' median.
     """
     train = dataset.splits["train"].labels
     values = np.unique(train[~np.isnan(train)])
     threshold = np.nan
     if len(values):
         threshold = values.mean() if len(values) == 2 else np.nanmedian(train)
-    labels = {
+    return {
         name: np.where(np.isnan(split.labels), -1, split.labels > threshold).astype(np.int64)
         for name, split in dataset.splits.items()
     }
-    if not {0, 1} <= set(labels["train"].tolist()):
-        raise UsageError(
-            f"The training molecules of {dataset.name} are of one class only.",
-            "A classifier has nothing to tell apart.",
-            "Take more of them, or a method that needs no classes.",
-        )
-    return labels
 
 
 def _described(rows: Frame, options: DatasetOptions, say: Say) -> Frame:
@@ -235,13 +230,3 @@ def named(texts: Sequence[str]) -> str:
     """The first ones, for a message."""
     more = f" and {len(texts) - NAMED:,} more" if len(texts) > NAMED else ""
     return ", ".join(texts[:NAMED]) + more
-
-
-def _fingerprint(splits: Mapping[str, Molecules]) -> str:
-    digest = hashlib.blake2b(digest_size=8)
-    for name in SPLITS:
-        part = splits[name]
-        for texts in (part.smiles, part.domains):
-            digest.update("\n".join(texts).encode() + b"\0")
-        digest.update(part.labels.tobytes())
-    return digest.hexdigest()

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pandas
@@ -162,7 +163,7 @@ def table(plan: Sequence[Experiment], results: Results) -> Frame:
 
 def dataset_metrics(frame: Frame) -> dict[str, Any]:
     """data set → encoder → method → data set of the test → measure → mean, standard deviation (of a
-    sample; null for one seed) and number over seeds. Beside them trivial_auroc, and the cost of the
+    sample; nan for one seed) and number over seeds. Beside them trivial_auroc, and the cost of the
     trainings under the data set's own test: means over seeds, and the largest peaks.
     """
     metrics: dict[str, Any] = {}
@@ -172,22 +173,17 @@ def dataset_metrics(frame: Frame) -> dict[str, Any]:
         for key in keys:
             place = place.setdefault(key, {})
         for name in MEASURES:
-            std = None if len(group) == 1 else float(group[name].std())
-            place[name] = {"mean": float(group[name].mean()), "std": std, "seeds": len(group)}
-        place["trivial_auroc"] = _or_none(group.trivial_auroc.mean())
+            over_seeds = group[name].agg(["mean", "std"]).to_dict()
+            place[name] = {**over_seeds, "seeds": len(group)}
+        place["trivial_auroc"] = group.trivial_auroc.mean()
         if keys[0] == keys[-1]:
-            means = {name: group[name].mean() for name in ("seconds", *COST[:2])}
-            peaks = {name: group[name].max() for name in MEMORY}
             place["cost"] = {
-                **{name: _or_none(value) for name, value in (means | peaks).items()},
+                **group[["seconds", *COST[:2]]].mean().to_dict(),
+                **group[MEMORY].max().to_dict(),
                 "peak_shared_by": int(group.peak_shared_by.max()),
                 "encoding_cached": bool(group.encoding_cached.eq(True).all()),
             }
     return metrics
-
-
-def _or_none(value: Any) -> float | None:
-    return None if pandas.isna(value) else float(value)
 
 
 def progress(frame: Frame) -> str:
@@ -210,21 +206,18 @@ class Standing:
     def __init__(
         self, plan: Sequence[Experiment], done: Results, say: Callable[[str], None]
     ) -> None:
-        self._left, self._total, self._say = set(done.left(plan)), len(plan), say
-        self._took: dict[str, list[float]] = {}
+        self._plan, self._say = plan, say
+        results = [result for each in plan if (result := done.read(each)) and not result.error]
+        # None: it failed, or took a time that is not known
+        self._took = {result.experiment: result.seconds for result in results}
         self._under_way: Mapping[Experiment, float] = {}
         self._begun = self._said = time.monotonic()
         self._measured_s = 0.0  # since then
-        for experiment in plan:
-            result = done.read(experiment) if experiment not in self._left else None
-            if result is not None and result.seconds:
-                self._took.setdefault(experiment.method, []).append(result.seconds)
 
     def add(self, result: Result) -> None:
-        self._left.discard(result.experiment)
-        if result.seconds and not result.error:
-            self._took.setdefault(result.experiment.method, []).append(result.seconds)
-            self._measured_s += result.seconds
+        seconds = None if result.error else result.seconds
+        self._took[result.experiment] = seconds
+        self._measured_s += seconds or 0.0
         self._tell()
 
     def under_way(self, seconds_left: Mapping[Experiment, float]) -> None:
@@ -234,13 +227,14 @@ class Standing:
 
     def line(self) -> str:
         """Nothing of the time left where none is known yet."""
-        means = {method: sum(took) / len(took) for method, took in self._took.items()}
-        times = [
-            self._under_way.get(experiment, means.get(experiment.method))
-            for experiment in self._left
-        ]
+        took: dict[str, list[float]] = {}
+        for experiment, seconds in self._took.items():
+            took.setdefault(experiment.method, []).extend([seconds] if seconds else [])
+        means = {method: fmean(times) for method, times in took.items() if times}
+        left = [experiment for experiment in self._plan if experiment not in self._took]
+        times = [self._under_way.get(each, means.get(each.method)) for each in left]
         known = [seconds for seconds in times if seconds is not None]
-        text = f"{self._total - len(self._left):,} of {counted(self._total, 'experiment')} done"
+        text = f"{len(self._took):,} of {counted(len(self._plan), 'experiment')} done"
         if not known:
             return text
         # tasks that run side by side take less than the sum
@@ -252,6 +246,6 @@ class Standing:
         return text + (f" and {unknown:,} whose time is not known yet" if unknown else "")
 
     def _tell(self) -> None:
-        if self._left and time.monotonic() >= self._said + self.EVERY_S:
+        if len(self._took) < len(self._plan) and time.monotonic() >= self._said + self.EVERY_S:
             self._said = time.monotonic()
             self._say(f"  {self.line()}")

@@ -26,10 +26,11 @@ import torch
 
 from brimful.errors import UsageError
 from brimful.measure.host import cores
-from brimful.units import GIB, counted
+from brimful.units import counted
 from brimful_inside.script import is_imaginary
 from brimful_train.distributed.ranks import device_for
-from brimful_train.reporting.peak_memory import Peaks
+from brimful_train.reporting.peak_memory import Peak, Peaks
+from brimful_train.reporting.progress_log import memory_fields
 from brimful_train.step.oom import free_what_is_cached
 from recipes.common.cache import Say, cache_folder, made_once
 from recipes.common.pieces import in_pieces
@@ -50,21 +51,17 @@ READ = "SELECT CAST(features AS BLOB), checksum FROM molecules WHERE smiles = ?"
 
 @dataclass(frozen=True)
 class EncodingStats:
-    """What the phase took. gb is GiB, None where it was not measured; `cached`: nothing was
-    encoded, so there is no peak.
-
-    molecules: that differ. encoded: those of them that were not in the cache; the rate is theirs.
+    """What the phase took. molecules: that differ. encoded: those of them that were not in the
+    cache; the rate is theirs.
     """
 
     encoder: str
-    cached: bool
     molecules: int
     encoded: int
     failed: int
     seconds: float
     molecules_per_second: float | None
-    peak_gpu_memory_encoding_gb: float | None
-    peak_host_gb: float | None
+    peak: Peak
 
 
 @dataclass(frozen=True)
@@ -187,7 +184,7 @@ def _phase(
         again = options.recompute_features and not encoded
         return None if again or (state == MISSING).any() else (features, state)
 
-    def make() -> None:
+    def make(_: Path) -> None:
         nonlocal encoded, seconds
         before, left = time.monotonic(), smiles
         if not options.recompute_features:
@@ -201,7 +198,7 @@ def _phase(
         order, progress = sorted(left, key=len, reverse=True), Progress(say, "encoded", len(left))
         for start in range(0, len(order), ROUND):
             some = order[start : start + ROUND]
-            for places, features, is_encoded in _batches(network, some, options, device):
+            for places, features, is_encoded in batches(network, some, options, device):
                 cache.write([some[place] for place in places], features, is_encoded)
                 progress.add(len(places))
         encoded, seconds = len(left), time.monotonic() - before
@@ -212,26 +209,19 @@ def _phase(
     if not encoded:
         total = counted(len(smiles), "molecule")
         say(f"Features of {total} by {network.name}: all from the cache.")
-    peak = peaks.read("encoding")
-    gpu, host = (
-        size / GIB if size is not None and encoded else None
-        for size in (peak.allocated_bytes, peak.host_bytes)
-    )
     stats = EncodingStats(
         encoder=network.name,
-        cached=not encoded,
         molecules=len(smiles),
         encoded=encoded,
         failed=int((state == FAILED).sum()),
         seconds=time.monotonic() - begun,
         molecules_per_second=encoded / seconds if seconds and not is_imaginary() else None,
-        peak_gpu_memory_encoding_gb=gpu,
-        peak_host_gb=host,
+        peak=peaks.read("encoding"),
     )
     return features, state, stats
 
 
-def _batches(
+def batches(
     network: Encoder, smiles: Sequence[str], options: EncoderOptions, device: torch.device
 ) -> Iterator[Encoded]:
     """Of each batch: the places of its molecules in `smiles`, their features (n, width), and
@@ -255,24 +245,16 @@ def _batches(
     yield from in_pieces(places, encode, options.encode_budget or network.budget, device, cost)
 
 
-def encode(network: Encoder, smiles: Sequence[str], workers: int = 1) -> tuple[np.ndarray, list]:
-    """(n, width) float32 of those that can be encoded, and the places of those that cannot. No
-    cache.
-    """
-    features = np.zeros((len(smiles), network.width), np.float32)
-    is_encoded = np.zeros(len(smiles), bool)
-    options = EncoderOptions(encode_workers=workers)
-    for places, rows, is_whole in _batches(network, smiles, options, torch.device("cpu")):
-        features[places], is_encoded[places] = rows, is_whole
-    return features[is_encoded], np.flatnonzero(~is_encoded).tolist()
-
-
 def prepare(data: DatasetOptions, options: EncoderOptions, device: str) -> None:
-    """Fills the cache, and prints what it took as JSON."""
+    """Fills the cache, and prints what it took as JSON; the peaks as training_stats.json has
+    them."""
     dataset = load_dataset(data)
     features = features_of(dataset, options, device=device)
-    stats = {
-        **asdict(features.encoding),
-        "splits": {name: len(array) for name, array in features.arrays.items()},
-    }
-    print(json.dumps({"dataset": dataset.name, **stats}, indent=1))
+    stats = asdict(features.encoding)
+    cached = stats.pop("peak")["cached"]
+    peaks = memory_fields({"encoding": features.encoding.peak})
+    stats |= {name: value for name, value in peaks.items() if "memory_encoding" in name}
+    splits = {name: len(array) for name, array in features.arrays.items()}
+    print(
+        json.dumps({"dataset": dataset.name, "cached": cached, **stats, "splits": splits}, indent=1)
+    )

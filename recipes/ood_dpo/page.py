@@ -21,6 +21,7 @@ alt: Any = altair
 ROW = 24  # pixels a line
 # of the style sheet's legend marks "line" and "limit"
 COLOURS = (PALETTE["fit"], PALETTE["limit"])
+POINT: Any = {"aria": True, "filled": True, "size": 46, "opacity": 1}
 NAMES: dict[str, str] = dict(zip(PHASES, ("encoding", "training", "evaluation"), strict=True))
 FOOTER = (
     "AUROC, AUPR (average precision) and FPR95 count molecules out of distribution as the "
@@ -36,9 +37,9 @@ def sweep_page(
     """Of a table as `experiments.table` makes it, and of what `watched` gives."""
     done = frame[frame.state == "done"]
     shown: list[Section] = []
-    same = done[done.tested_on == done.dataset]
+    same, where = _with_peaks(done[done.tested_on == done.dataset])
     if len(same):
-        shown.append(_cost(same))
+        shown.append(_cost(same, where))
     for (dataset, encoder), group in same.groupby(["dataset", "encoder"], sort=False):
         shown += _methods(f"{dataset}, {encoder}", group)
     for (encoder, method), group in done.groupby(["encoder", "method"], sort=False):
@@ -58,66 +59,60 @@ def sweep_page(
     shown += [_course(number, start) for number, start in enumerate(occupancy, 1)]
     headline = f"{len(each) - len(failed) - left:,} of {counted(len(each), 'experiment')} done"
     headline += f", {len(failed):,} failed" if len(failed) else ""
-    peaks = [(size, phase) for phase in PHASES if (size := _largest(same, phase)) is not None]
-    if peaks:
-        size, phase = max(peaks)
-        headline += f"; highest peak {_size(size)} {_where(same)}, in {NAMES[phase]}"
+    peaks = same[list(PHASES)].max().dropna()
+    if len(peaks):
+        headline += f"; highest peak {_size(peaks.max())} {where}, in {NAMES[peaks.idxmax()]}"
     tone = "bad" if len(failed) else "note" if left else "good"
     return _page(shown, headline, words, tone)
 
 
-def _where(frame: Frame) -> str:
-    on_card = frame[[f"peak_gpu_memory_{phase}_gb" for phase in PHASES]].notna().any(axis=None)
-    return "of the card" if on_card else "of host memory"
-
-
-def _largest(frame: Frame, phase: str) -> float | None:
-    """GiB: of the card, and without one of the host; None where it was not measured."""
-    kind = "gpu" if _where(frame) == "of the card" else "host"
-    value = frame[f"peak_{kind}_memory_{phase}_gb"].max()
-    return None if isna(value) else value
+def _with_peaks(frame: Frame) -> tuple[Frame, str]:
+    """The frame with a column for each phase: its peak of the card, in GiB, and without any of the
+    host; and whose memory that is.
+    """
+    of_card, of_host = (
+        frame[[f"peak_{kind}_memory_{phase}_gb" for phase in PHASES]].set_axis(PHASES, axis=1)
+        for kind in ("gpu", "host")
+    )
+    is_on_card = of_card.notna().any(axis=None)
+    where = "of the card" if is_on_card else "of host memory"
+    return frame.join(of_card if is_on_card else of_host), where
 
 
 def _size(gib: float) -> str:
     return format_bytes(int(gib * GIB))
 
 
-def _text(value: Frame, text: Callable[[Any], str]) -> str | None:
-    return None if isna(value) else text(value)
-
-
-def _cost(frame: Frame) -> Table:
+def _cost(frame: Frame, where: str) -> Table:
     """What the trainings took: a row for each method and encoder."""
-    rows = []
-    for (method, encoder), group in frame.groupby(["method", "encoder"], sort=False):
-        cached = "cached" if group.encoding_cached.eq(True).any() else None
-        sizes = {phase: _text(_largest(group, phase), _size) for phase in PHASES}
-        rows.append(
-            {
-                "method": f"{method}, {encoder}",
-                "runs": len(group),
-                "a run": _text(group.seconds.mean(), format_duration),
-                "an epoch": _text(group.epoch_seconds.mean(), format_duration),
-                "samples": _text(group.samples_per_second.mean(), format_rate),
-                **{f"peak in {NAMES[phase]}": sizes[phase] for phase in PHASES},
-                "peak in encoding": sizes["encoding"] or cached,
-                "peak is of": _shared(group.peak_shared_by),
-            }
-        )
-    notes = [f"Measured. The largest peaks of all runs, {_where(frame)}; times are means."]
-    if _where(frame) == "of host memory":
-        notes.append("Host memory is the process's own, with all data sets that it has loaded.")
-    if frame.peak_shared_by.max() > 1:
-        notes.append(
-            "The members of an ensemble train at once and share one peak; the time of one is its "
-            "share, and samples a second are those of all together."
-        )
-    if frame.encoding_cached.eq(True).any():
-        notes.append(
-            "cached: the features came from the cache, so that nothing was encoded "
-            "(--recompute-features measures it)."
-        )
-    return _table("Memory by phase, and time", DataFrame(rows), *notes)
+    by = frame.groupby(["method", "encoder"], sort=False)
+
+    def texts(values: Frame, text: Callable[[Any], str]) -> Frame:
+        return values.astype(object).map(text, na_action="ignore")
+
+    rows = {
+        "runs": by.size(),
+        "a run": texts(by.seconds.mean(), format_duration),
+        "an epoch": texts(by.epoch_seconds.mean(), format_duration),
+        "samples": texts(by.samples_per_second.mean(), format_rate),
+        **{f"peak in {NAMES[phase]}": texts(by[phase].max(), _size) for phase in PHASES},
+        "peak is of": by.peak_shared_by.agg(_shared),
+    }
+    cached = by.encoding_cached.max().map({True: "cached"})
+    rows["peak in encoding"] = rows["peak in encoding"].astype(object).fillna(cached)
+    notes = {
+        f"Measured. The largest peaks of all runs, {where}; times are means.": True,
+        "Host memory is the process's own, with all data sets that it has loaded.": where
+        == "of host memory",
+        "The members of an ensemble train at once and share one peak; the time of one is its "
+        "share, and samples a second are those of all together.": frame.peak_shared_by.max() > 1,
+        "cached: the features came from the cache, so that nothing was encoded "
+        "(--recompute-features measures it).": cached.notna().any(),
+    }
+    table = DataFrame(rows)
+    table = table.set_axis(table.index.map(", ".join)).rename_axis("method").reset_index()
+    said = [note for note, holds in notes.items() if holds]
+    return _table("Memory by phase, and time", table, *said)
 
 
 def _shared(by: Frame) -> str:
@@ -184,21 +179,18 @@ def _spread(values: Frame) -> str:
 def _methods(title: str, group: Frame) -> list[Section]:
     """The best AUROC first, trivial last."""
     by_method = group.groupby("method")
-    areas = by_method.auroc.agg(["mean", "std"])
-    methods = sorted(areas.index, key=lambda name: (name == TRIVIAL, -areas["mean"][name]))
+    areas = by_method.auroc.mean()
+    methods = sorted(areas.index, key=lambda name: (name == TRIVIAL, -areas[name]))
     texts = by_method[list(MEASURES)].agg(_spread).rename(columns=str.upper)
     texts["seeds"] = by_method.size()
     texts["samples"] = by_method.samples.mean().map("{:,.0f}".format, na_action="ignore")
     texts["seconds a seed"] = by_method.seconds.mean().map(format_duration, na_action="ignore")
-    rows = [
-        (name, mean, None if isna(std) else std)
-        for name, mean, std in areas.loc[methods].itertuples()
-    ]
+    rows = _spreads(by_method.auroc, methods)
     return [
         _table(title, texts.loc[methods].reset_index()),
         Figure(
             f"{title}: AUROC",
-            lambda width: spread_chart(rows, "AUROC", width),
+            lambda width: spread_chart(rows, width),
             (("dot", "mean and standard deviation over seeds"),),
             wide=False,
         ),
@@ -260,39 +252,39 @@ def _sizes_table(title: str, points: Frame, trivial_auroc: float) -> Table:
 
 
 def _size_figure(title: str, values: Frame, points: Frame, log: bool = False) -> Figure:
-    series = {}
-    for equal, group in values.groupby(points.equal, sort=False):
-        by_size = group.groupby(points.batch_size).agg(["mean", "std"])
-        series[f"equal {equal}"] = [
-            (size, mean, None if isna(std) else std) for size, mean, std in by_size.itertuples()
-        ]
-    legend = (("line", "equal samples"), ("limit", "equal updates"))
-    title_against = f"{title} against batch size"
+    rows = _spreads(values.groupby([points.equal, points.batch_size], sort=False))
     return Figure(
-        title_against, lambda width: size_chart(series, title, width, log), legend, wide=False
+        f"{title} against batch size",
+        lambda width: size_chart(rows, title, width, log),
+        (("line", "equal samples"), ("limit", "equal updates")),
+        wide=False,
     )
 
 
 # --- charts ---
 
 
-def spread_chart(rows: Sequence[tuple[str, float, float | None]], title: str, width: int) -> str:
-    """(name, mean, standard deviation or None) in rows, on an axis from 0 to 1 with a line at 0.5.
-    Returns SVG text.
-    """
-    values = [{"name": name, **_spread_of(name, mean, std)} for name, mean, std in rows]
-    room = 7 * max((len(name) for name, _, _ in rows), default=0)
+def _spreads(groups: Frame, order: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """Rows of a chart: the group's name, mean, mean less and plus the standard deviation, and all
+    of it as text."""
+    mean, std = groups.mean(), groups.std().fillna(0)
+    rows = DataFrame({"mean": mean, "low": mean - std, "high": mean + std})
+    rows = rows.join(groups.agg(_spread).rename("tip"))
+    return (rows if order is None else rows.loc[order]).reset_index().to_dict("records")
+
+
+def spread_chart(rows: list[dict[str, Any]], width: int) -> str:
+    """AUROC of methods, on an axis from 0 to 1 with a line at 0.5. Returns SVG text."""
+    names = [row["method"] for row in rows]
+    room = 7 * max(map(len, names), default=0)
     axis = alt.Axis(domain=False, ticks=False, grid=False, minExtent=room)
-    y = alt.Y("name:N", title=None, sort=[name for name, _, _ in rows], axis=axis)
-    scale = alt.Scale(domain=[0, 1], nice=False)
-    base = alt.Chart(alt.Data(values=values)).encode(y=y)
+    y = alt.Y("method:N", title=None, sort=names, axis=axis)
+    x = alt.X(title="AUROC", scale=alt.Scale(domain=[0, 1], nice=False))
+    base = alt.Chart(alt.Data(values=rows)).encode(y=y)
     spread = base.mark_rule(color=PALETTE["fit"], strokeWidth=1.6, clip=True).encode(
-        x=alt.X("low:Q", title=title, scale=scale, axis=alt.Axis(tickCount=width // 80)),
-        x2="high:Q",
+        x=x.field("low").type("quantitative").axis(alt.Axis(tickCount=width // 80)), x2="high:Q"
     )
-    points = base.mark_point(
-        aria=True, color=PALETTE["fit"], fill=PALETTE["fit"], size=46, opacity=1
-    ).encode(x=alt.X("mean:Q", scale=scale), description="tip:N")
+    points = base.mark_point(**POINT, color=PALETTE["fit"]).encode(x="mean:Q", description="tip:N")
     half = (
         alt.Chart(alt.Data(values=[{"at": 0.5}]))
         .mark_rule(color=PALETTE["muted"], strokeDash=[1, 3])
@@ -301,33 +293,21 @@ def spread_chart(rows: Sequence[tuple[str, float, float | None]], title: str, wi
     chart = alt.layer(half, spread, points).properties(
         width=width, height=ROW * max(1, len(rows)), background="transparent"
     )
-    return drawn(chart, title)
+    return drawn(chart, "AUROC")
 
 
-def size_chart(
-    series: Mapping[str, Sequence[tuple[int, float, float | None]]],
-    title: str,
-    width: int,
-    log: bool = False,
-) -> str:
-    """At most two curves of (batch size, mean, standard deviation or None) over a logarithmic axis
-    of batch sizes. `log`: the other axis too. Returns SVG text.
+def size_chart(rows: list[dict[str, Any]], title: str, width: int, log: bool = False) -> str:
+    """A curve at equal samples and one at equal updates over a logarithmic axis of batch sizes.
+    `log`: the other axis too. Returns SVG text.
     """
-    layers = []
-    for (name, points), color in zip(series.items(), COLOURS, strict=False):
-        rows = [
-            {"x": size, **_spread_of(f"{name}, batch size {size:,}", mean, std)}
-            for size, mean, std in points
-        ]
-        base = alt.Chart(alt.Data(values=rows)).encode(x="x:Q")
-        if not log and any(std for _, _, std in points):
-            layers.append(
-                base.mark_rule(color=color, strokeWidth=1.5).encode(y="low:Q", y2="high:Q")
-            )
-        layers.append(base.mark_line(color=color, strokeWidth=1.6).encode(y="mean:Q"))
-        style = {"color": color, "fill": color, "size": 46, "opacity": 1}
-        layers.append(base.mark_point(aria=True, **style).encode(y="mean:Q", description="tip:N"))
-    sizes = sorted({size for points in series.values() for size, _, _ in points})
+    colors = alt.Scale(domain=["samples", "updates"], range=COLOURS)
+    base = alt.Chart(alt.Data(values=rows)).encode(
+        x="batch_size:Q", color=alt.Color("equal:N", scale=colors, legend=None)
+    )
+    spread = base.mark_rule(strokeWidth=1.5).encode(y="low:Q", y2="high:Q")
+    curves = base.mark_line(strokeWidth=1.6).encode(y="mean:Q")
+    points = base.mark_point(**POINT).encode(y="mean:Q", description="tip:N")
+    sizes = sorted({row["batch_size"] for row in rows})
     x = alt.X(
         "x:Q",
         title="batch size",
@@ -337,10 +317,5 @@ def size_chart(
         axis=alt.Axis(values=sizes[:: 1 + len(sizes) * 46 // width], format=",d"),
     )
     y = alt.Y("y:Q", title=title, scale=alt.Scale(type="log" if log else "linear", zero=False))
+    layers = [curves, points] if log else [spread, curves, points]
     return layered(shared_axes(x, y), layers, width, title)
-
-
-def _spread_of(name: str, mean: float, std: float | None) -> dict[str, Any]:
-    """A mean and its standard deviation, where one is known, as a chart's row has them."""
-    tip = f"{name}: {mean:.4f}" + ("" if std is None else f" ± {std:.4f}")
-    return {"mean": mean, "low": mean - (std or 0), "high": mean + (std or 0), "tip": tip}

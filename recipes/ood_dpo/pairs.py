@@ -60,15 +60,9 @@ def pair_data(
 ) -> PairData:
     """`domains`: of the rows of `ood_val`. `seed`: of the training, the halves and the partners.
 
-    Raises UsageError for a split that is missing or empty, and for an ood_val of one molecule.
+    Raises UsageError for an ood_val of one molecule.
     """
-    sizes = {name: len(arrays.get(name, ())) for name in SPLITS}
-    for name, size in sizes.items():
-        if not size:
-            raise UsageError(
-                f"The split {name} has no molecules with features.",
-                suggestion="Look at the data set.",
-            )
+    sizes = {name: len(arrays[name]) for name in SPLITS}
     if sizes["ood_val"] < 2:
         raise UsageError(
             "The split ood_val has 1 molecule.", "One half is trained on, the other validates."
@@ -84,7 +78,10 @@ def pair_data(
     rows["train_ood"], rows["validation_ood"] = np.flatnonzero(training), np.flatnonzero(~training)
     pairs = max(sizes["train"], len(rows["train_ood"]))
     for part in ("train_id", "train_ood"):
-        rows[part] = rows[part][_partners(len(rows[part]), pairs, random)]
+        # each as often as the other or once more, in an order of the seed
+        there = len(rows[part])
+        rounds = [random.permutation(there) for _ in range(-(-pairs // there))]
+        rows[part] = rows[part][np.concatenate(rounds)[:pairs]]
     return PairData(seed, arrays, rows, halves)
 
 
@@ -101,9 +98,3 @@ def _half_of_domains(domains: Sequence[str], random: np.random.Generator) -> np.
             taken += counts[number]
     share = taken / len(of_row)
     return mine[of_row] if _AT_LEAST <= share <= 1 - _AT_LEAST else None
-
-
-def _partners(there: int, pairs: int, random: np.random.Generator) -> np.ndarray:
-    """Rows of a class, each as often as the other or once more, in an order of the seed."""
-    rounds = [random.permutation(there) for _ in range(-(-pairs // there))]
-    return np.concatenate(rounds)[:pairs]

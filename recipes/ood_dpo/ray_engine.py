@@ -22,7 +22,7 @@ from brimful.errors import UsageError
 from brimful.units import counted, format_bytes
 from recipes.common.running import say
 from recipes.ood_dpo.experiments import Experiment, Result
-from recipes.ood_dpo.runs import Bench, Settings, sentence, work
+from recipes.ood_dpo.runs import Bench, Settings, work
 
 TRIES = 10  # of a task whose node or process died
 
@@ -30,7 +30,9 @@ TRIES = 10  # of a task whose node or process died
 def run(left: list[Experiment], bench: Bench, words: Sequence[str]) -> None:
     """All methods of a data set, encoder and seed in one task, one after the other."""
     settings = bench.settings
-    tasks = tasks_of(left, bench)
+    # the features are encoded once, before the tasks want them
+    by_task = bench.grouped(left, lambda each, _: (each.dataset, each.encoder, each.seed))
+    tasks = list(by_task.values())
     if not tasks:
         return
     resources = task_resources(tasks, bench, words)
@@ -49,28 +51,10 @@ def run(left: list[Experiment], bench: Bench, words: Sequence[str]) -> None:
         (done,), _ = ray.wait(list(waiting))
         task = waiting.pop(done)
         try:
-            results = ray.get(done)
+            for result in ray.get(done):
+                bench.done(result)
         except RayError as error:
-            message = sentence(error).splitlines()[0]
-            results = [Result(experiment, engine="ray", error=message) for experiment in task]
-        for result in results:
-            bench.done(result)
-
-
-def tasks_of(left: Sequence[Experiment], bench: Bench) -> list[list[Experiment]]:
-    """What cannot be loaded fails here, and the features are encoded once, before the tasks want
-    them.
-    """
-    tasks: dict[tuple[str, str, int], list[Experiment]] = {}
-    for experiment in left:
-        key = experiment.dataset, experiment.encoder, experiment.seed
-        try:
-            bench.load(*key[:2])
-        except Exception as error:
-            bench.done(Result(experiment, engine="ray", error=sentence(error)))
-        else:
-            tasks.setdefault(key, []).append(experiment)
-    return list(tasks.values())
+            bench.fail(task, error)
 
 
 def task_resources(

@@ -28,15 +28,13 @@ from pandas import DataFrame, concat
 from safetensors.torch import save
 from torch import nn
 
-from brimful.errors import UsageError
-from brimful.units import GIB
 from brimful.values import EffectiveSetting
 from brimful_inside.script import is_imaginary, keeps_writes_out, report_batch_asked
 from brimful_train.config import Config
 from brimful_train.data.arrays import Arrays
 from brimful_train.distributed.ranks import device_for
 from brimful_train.engine import Result, fit
-from brimful_train.reporting.peak_memory import Peak, Peaks
+from brimful_train.reporting.peak_memory import Peaks
 from brimful_train.reporting.progress_log import finite_or_none, settings_table
 from brimful_train.task import Batch, Rows, Task
 from recipes.common.cache import write_json, write_whole
@@ -45,7 +43,7 @@ from recipes.common.running import is_first, say
 from recipes.ood_dpo import baselines
 from recipes.ood_dpo.datasets import Dataset, classes, load_dataset
 from recipes.ood_dpo.experiments import MEASURES, Frame
-from recipes.ood_dpo.features import EncodingStats, Features, features_of
+from recipes.ood_dpo.features import Features, features_of
 from recipes.ood_dpo.head import EnergyHead, energies, make_head
 from recipes.ood_dpo.loss import DECOMPOSE, head_loss
 from recipes.ood_dpo.metrics import metrics, summary
@@ -55,20 +53,6 @@ from recipes.ood_dpo.settings import DatasetOptions, EncoderOptions, HeadOptions
 FILE_NAME = "ood_dpo.json"
 NEAR = 0.05  # an energy difference at the boundary: the authors'
 DYNAMICS = ("misranked_ratio", "boundary_ratio", "avg_margin")
-
-
-@dataclass(frozen=True)
-class TrainingDescription:
-    """What a training's checkpoints belong to."""
-
-    dataset: str
-    data: str
-    encoder: str
-    seed: int
-    pairs: int
-    validation_halves: str
-    loss: str
-    hidden: int
 
 
 @dataclass(frozen=True)
@@ -87,22 +71,20 @@ class Loaded:
         of_rows = [domains[index] for index in self.features.kept["ood_val"]]
         return pair_data(self.features.arrays, seed, of_rows)
 
-    def known(self, seed: int) -> baselines.Known:
-        """For a baseline: the same molecules out of distribution as the head of this seed trains
-        on. Where there is one class only, no label is known.
+    def detectors(self, seed: int) -> baselines.Detectors:
+        """The baselines know the same molecules out of distribution as the head of this seed trains
+        on.
         """
         arrays, kept = self.features.arrays, self.features.kept
-        try:
-            labels = {name: of[kept[name]] for name, of in classes(self.dataset).items()}
-        except UsageError:  # the baselines that need two classes say so
-            labels = {name: np.full(len(rows), -1) for name, rows in kept.items()}
-        return baselines.Known(
+        labels = {name: of[kept[name]] for name, of in classes(self.dataset).items()}
+        return baselines.Detectors(
             arrays["train"],
             labels["train"],
             self.smiles("train"),
             arrays["iid_val"],
             labels["iid_val"],
             self._trained_on(seed),
+            seed,
         )
 
     def trivial(self, seed: int) -> dict[str, float]:
@@ -111,6 +93,12 @@ class Loaded:
         arrays = self.features.arrays
         tests = (score(arrays[name], self.smiles(name)) for name in ("iid_test", "ood_test"))
         return metrics(*tests)
+
+    def peaks(self, device: torch.device) -> Peaks:
+        """For a training's phases; the encoding's own is there."""
+        peaks = Peaks(device)
+        peaks.of["encoding"] = self.features.encoding.peak
+        return peaks
 
     def _trained_on(self, seed: int) -> list[str]:
         """The molecules out of distribution that the head of this seed trains on."""
@@ -183,19 +171,19 @@ def train_seed(
 ) -> Trained:
     """One training and its files."""
     data, pairs = loaded.dataset, loaded.pairs(config.seed)
-    description = TrainingDescription(
-        data.name,
-        data.fingerprint,
-        encoder.encoder,
-        config.seed,
-        pairs.pairs,
-        pairs.halves,
-        head.loss,
-        head.hidden,
-    )
+    description = {
+        "dataset": data.name,
+        "data": data.fingerprint,
+        "encoder": encoder.encoder,
+        "seed": config.seed,
+        "pairs": pairs.pairs,
+        "validation_halves": pairs.halves,
+        "loss": head.loss,
+        "hidden": head.hidden,
+    }
     check_resumable(config, FILE_NAME, description)
     write_description(config.out, FILE_NAME, description)
-    trained = train_head(pairs, head, config, phases(loaded.features.encoding, config.device))
+    trained = train_head(pairs, head, config, loaded.peaks(device_for(config.device)))
     if is_first() and not keeps_writes_out():
         trained = dataclasses.replace(trained, trivial=loaded.trivial(config.seed))
         results = {**trained.measures("test"), "validation": trained.measures("validation")}
@@ -381,14 +369,3 @@ def _ranked(low: np.ndarray, high: np.ndarray) -> tuple[float, float, float]:
     first = np.searchsorted(low, high - NEAR, side="right")
     near = np.searchsorted(low, high + NEAR, side="left") - first
     return above.sum() / pairs, near.sum() / pairs, float(high.mean() - low.mean())
-
-
-def phases(encoding: EncodingStats, device: str) -> Peaks:
-    """The encoding's own peak, for the statistics of the training."""
-    peaks = Peaks(device_for(device))
-    gpu, host = encoding.peak_gpu_memory_encoding_gb, encoding.peak_host_gb
-    allocated, resident = (None if gb is None else round(gb * GIB) for gb in (gpu, host))
-    peaks.of["encoding"] = Peak(
-        allocated_bytes=allocated, host_bytes=resident, cached=encoding.cached
-    )
-    return peaks

@@ -5,19 +5,26 @@ tested.
 import json
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import nn
 
 from brimful.errors import BrimfulError, UsageError
+from brimful.measure import host
 from brimful_train.config import Config
+from brimful_train.data.room import host_now
 from brimful_train.distributed.ranks import device_for
+from brimful_train.model.threads import adopt_threads, choose_threads
 from brimful_train.reporting.peak_memory import EVAL, TRAIN, Peaks
-from brimful_train.reporting.progress_log import memory_fields
+from brimful_train.reporting.progress_log import memory_fields, settings_table
+from recipes.common.cache import write_json
+from recipes.common.host_allocator import set_host_allocator
 from recipes.common.running import say
 from recipes.ood_dpo import baselines
 from recipes.ood_dpo.datasets import Dataset, dataset_name, load_dataset
@@ -32,9 +39,20 @@ from recipes.ood_dpo.experiments import (
 from recipes.ood_dpo.features import features_of
 from recipes.ood_dpo.head import energies
 from recipes.ood_dpo.metrics import metrics
-from recipes.ood_dpo.recipe import Loaded, phases, train_head
+from recipes.ood_dpo.recipe import Loaded, train_head
 from recipes.ood_dpo.settings import DatasetOptions, EncoderOptions, HeadOptions, SweepOptions
 
+LEARNING = (
+    "epochs",
+    "max_steps",
+    "batch",
+    "optimizer",
+    "schedule",
+    "precision",
+    "clip_norm",
+    "patience_samples",
+)
+Group = TypeVar("Group")
 Score = Callable[[Loaded, str], np.ndarray]  # of the molecules of a split
 
 
@@ -56,8 +74,26 @@ class Settings:
     def out(self) -> Path:
         return self.config.out
 
+    def learning(self) -> dict[str, Any]:
+        """What all results of a folder have in common, as JSON."""
+        config = self.config.as_json()
+        return {"head": asdict(self.head), "learning": {name: config[name] for name in LEARNING}}
+
     def head_of(self, method: str) -> HeadOptions:
         return replace(self.head, loss=method)
+
+
+def set_up_host(settings: Settings) -> None:
+    """Freed memory is kept, and as many threads compute as the engine would take here. Who goes on
+    in the same folder takes as many again: the last bits of a sum depend on how it is divided.
+    """
+    device, file = settings.device, settings.out / "threads.json"
+    set_host_allocator("keep", device.type)
+    row = choose_threads(host_now(device), device)
+    if file.is_file():
+        row = adopt_threads(row, **json.loads(file.read_text(encoding="utf-8")))
+    write_json(file, {"threads": torch.get_num_threads(), "cores": host.cores()})
+    say("\n".join(settings_table([row])))
 
 
 class Bench:
@@ -98,14 +134,32 @@ class Bench:
         return experiments(self.datasets, self.encoders, sweep.methods, sweep.seeds)
 
     def done(self, result: Result) -> None:
+        result = replace(result, engine=self.settings.sweep.engine)
         self.results.write(result)
         if self.standing is not None:
             self.standing.add(result)
 
+    def fail(self, some: Iterable[Experiment], error: Exception) -> None:
+        for experiment in some:
+            self.done(Result(experiment, error=sentence(error)))
+
+    def grouped(
+        self, some: Iterable[Experiment], key: Callable[[Experiment, Loaded], Group]
+    ) -> dict[Group, list[Experiment]]:
+        """By their key. What cannot be loaded fails here; all else is in memory now."""
+        groups: dict[Group, list[Experiment]] = {}
+        for experiment in some:
+            try:
+                group = key(experiment, self.load(experiment.dataset, experiment.encoder))
+            except Exception as error:
+                self.fail([experiment], error)
+            else:
+                groups.setdefault(group, []).append(experiment)
+        return groups
+
     def peaks(self, experiment: Experiment) -> Peaks:
-        """Where its phases are measured; its encoding has been."""
         loaded = self.load(experiment.dataset, experiment.encoder)
-        return phases(loaded.features.encoding, self.settings.config.device)
+        return loaded.peaks(self.settings.device)
 
     def load(self, name: str, encoder: str) -> Loaded:
         """Raises UsageError for data or an encoder that cannot be had."""
@@ -134,8 +188,7 @@ class Bench:
         """Kept while the data set, encoder and seed stay: their methods share a classifier."""
         key = (experiment.dataset, experiment.encoder, experiment.seed)
         if key not in self._detectors:
-            known = self.load(*key[:2]).known(experiment.seed)
-            self._detectors = {key: baselines.Detectors(known, experiment.seed)}
+            self._detectors = {key: self.load(*key[:2]).detectors(experiment.seed)}
         return self._detectors[key]
 
     def tests(self, experiment: Experiment) -> dict[str, Loaded]:
@@ -144,10 +197,8 @@ class Bench:
         """
         tests = {experiment.dataset: self.load(experiment.dataset, experiment.encoder)}
         for name in self.datasets if self.settings.sweep.cross else ():
-            try:
+            with suppress(BrimfulError):
                 tests[name] = self.load(name, experiment.encoder)
-            except BrimfulError:
-                continue
         return tests
 
 
@@ -160,13 +211,13 @@ def work(some: Sequence[Experiment], bench: Bench, done: Callable[[Result], None
             result = replace(run(experiment, bench), seconds=time.perf_counter() - begun)
         except Exception as error:
             result = Result(experiment, error=sentence(error))
-        done(replace(result, engine=bench.settings.sweep.engine))
+        done(result)
 
 
 def sentence(error: BaseException) -> str:
     if isinstance(error, BrimfulError):
         return " ".join(error.sentences())
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def run_baseline(experiment: Experiment, bench: Bench) -> Result:

@@ -19,7 +19,7 @@ terms of 1/batch.
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -32,30 +32,17 @@ from brimful_train.config import Config
 from brimful_train.reporting.peak_memory import Peaks
 from recipes.common.cache import lock, write_json, write_whole
 from recipes.common.description import require_same
-from recipes.common.host_allocator import set_host_allocator
 from recipes.common.running import say
 from recipes.ood_dpo import page
 from recipes.ood_dpo.ensemble import Ensemble, Trained, check_settings
 from recipes.ood_dpo.experiments import Frame
 from recipes.ood_dpo.metrics import metrics
 from recipes.ood_dpo.pairs import PairData
-from recipes.ood_dpo.runs import Bench, Settings
+from recipes.ood_dpo.runs import Bench, Settings, set_up_host
 from recipes.ood_dpo.settings import HeadOptions, StudyOptions
-from recipes.ood_dpo.sweep import LEARNING
 
 FILE_NAME = "study.json"
 PARTS = 4  # a large batch is so many small ones, for the noise scale
-
-
-@dataclass(frozen=True)
-class StudyDescription:
-    """What the points of one folder have in common; a study of others goes into another folder."""
-
-    head: dict[str, Any]
-    learning: dict[str, Any]
-    dataset: dict[str, Any]
-    encoder: str
-    options: dict[str, Any]
 
 
 class Measured(Ensemble):
@@ -115,19 +102,14 @@ def study_batch_size(settings: Settings, options: StudyOptions, words: Sequence[
 
 
 def _study(settings: Settings, options: StudyOptions, words: Sequence[str]) -> int:
-    set_host_allocator("keep", settings.device.type)
+    set_up_host(settings)
     bench = Bench(settings)
     name, encoder = bench.datasets[0], bench.encoders[0]
     loaded = bench.load(name, encoder)
     members = [loaded.pairs(seed) for seed in range(options.seeds)]
     pairs = members[0].pairs
-    same = StudyDescription(
-        asdict(settings.head),
-        {name: settings.config.as_json()[name] for name in LEARNING},
-        asdict(settings.dataset),
-        encoder,
-        {**asdict(options), "sizes": None},
-    )
+    same = settings.learning() | {"dataset": asdict(settings.dataset), "encoder": encoder}
+    same["options"] = {**asdict(options), "sizes": None}
     require_same(settings.out, FILE_NAME, same, "study")
     trivial = fmean(loaded.trivial(seed)["auroc"] for seed in range(options.seeds))
     points: list[dict[str, Any]] = []

@@ -9,21 +9,24 @@ Whatever happens to the sweep, an experiment that has its file of results is don
 goes on with the others.
 """
 
+import contextlib
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import psutil
 import torch
 
+from brimful.measure.course import Course
 from brimful.units import counted
+from brimful_inside.script import is_imaginary
 from brimful_train.reporting.peak_memory import Peaks
-from brimful_train.reporting.progress_log import memory_fields
+from brimful_train.reporting.progress_log import finite_or_none, memory_fields
 from recipes.common.cache import lock, write_json, write_whole
 from recipes.common.description import require_same
-from recipes.common.host_allocator import set_host_allocator
 from recipes.common.running import say
 from recipes.ood_dpo import page
 from recipes.ood_dpo.ensemble import Ensemble, Trained, check_settings
@@ -37,33 +40,12 @@ from recipes.ood_dpo.experiments import (
     table,
 )
 from recipes.ood_dpo.head import FEATURES, EnergyHead, make_head
-from recipes.ood_dpo.occupancy import watched
-from recipes.ood_dpo.runs import Bench, Settings, score_of, sentence, tested, work
+from recipes.ood_dpo.runs import Bench, Settings, score_of, sentence, set_up_host, tested, work
 
 FILE_NAME = "sweep.json"
 # of the free memory, for an ensemble. Assumed: what was left out of `member_bytes` is less than
 # the other half
 SHARE = 0.5
-LEARNING = (
-    "epochs",
-    "max_steps",
-    "batch",
-    "optimizer",
-    "schedule",
-    "precision",
-    "clip_norm",
-    "patience_samples",
-)
-
-
-@dataclass(frozen=True)
-class SweepDescription:
-    """What results of one folder have in common; a sweep of others goes into another folder."""
-
-    head: dict[str, Any]
-    learning: dict[str, Any]
-    dataset: dict[str, Any]
-    cross: bool
 
 
 def sweep(settings: Settings, words: Sequence[str] = ()) -> int:
@@ -78,7 +60,7 @@ def sweep(settings: Settings, words: Sequence[str] = ()) -> int:
     if options.only:
         names = set(options.only)
         some = [experiment for experiment in plan if experiment.name in names]
-        work(some, bench, bench.results.write)
+        work(some, bench, bench.done)
         return 0
     if options.status:
         print(progress(table(plan, bench.results)))
@@ -86,7 +68,11 @@ def sweep(settings: Settings, words: Sequence[str] = ()) -> int:
     if options.engine == "ensemble" and any(experiment.method in HEADS for experiment in plan):
         check_settings(settings.config)  # before anything is written
     with lock(settings.out / "sweep", "sweeping into", say):
-        _check(settings)
+        # each experiment has its own loss and data set
+        same = replace(settings, head=settings.head_of("dpo")).learning()
+        dataset = asdict(replace(settings.dataset, dataset="", domain=None))
+        same |= {"dataset": dataset, "cross": options.cross}
+        require_same(settings.out, FILE_NAME, same, "sweep")
         left = bench.results.left(plan)
         say(f"{len(plan) - len(left):,} of {len(plan):,} experiments are done, {len(left):,} left.")
         bench.standing = Standing(plan, bench.results, say)
@@ -99,30 +85,55 @@ def sweep(settings: Settings, words: Sequence[str] = ()) -> int:
                 run_ensembles(left, bench)
         frame = table(plan, bench.results)
         write_whole(settings.out / "results.parquet", frame.to_parquet(index=False))
-        write_json(settings.out / "dataset_metrics.json", dataset_metrics(frame))
+        write_json(settings.out / "dataset_metrics.json", finite_or_none(dataset_metrics(frame)))
         write_whole(settings.out / "page.html", page.sweep_page(frame, starts, words))
     say(progress(frame))
     say(f"The page: {settings.out / 'page.html'}")
     return 1 if (frame.state == "failed").any() else 0
 
 
-def _check(settings: Settings) -> None:
-    """Raises UsageError where the folder holds results of other settings."""
-    dataset = asdict(replace(settings.dataset, dataset="", domain=None))
-    now = SweepDescription(
-        asdict(replace(settings.head, loss="dpo")),
-        {name: settings.config.as_json()[name] for name in LEARNING},
-        dataset,
-        settings.sweep.cross,
-    )
-    require_same(settings.out, FILE_NAME, now, "sweep")
+@contextlib.contextmanager
+def watched(device: torch.device, file: Path, every_s: float = 1.0) -> Iterator[list]:
+    """How full and how busy the card is meanwhile, whoever uses it; without a card, the machine.
+
+    Gives what `file` holds; when the block ends, with this start: its device, and points (seconds,
+    share of the memory in use, share of the time busy or None).
+    """
+    starts = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+    course = Course[tuple[float, float, float | None]](every_s)
+    ends, begun = threading.Event(), time.monotonic()
+
+    def watch() -> None:
+        ended = is_imaginary()
+        psutil.cpu_percent()  # answers for the time since this thread asked before
+        while not ended:
+            ended = ends.wait(every_s)
+            seconds = time.monotonic() - begun
+            used, busy = psutil.virtual_memory().percent / 100, psutil.cpu_percent() / 100
+            if device.type == "cuda":
+                free, total = torch.cuda.mem_get_info(device)
+                used, busy = 1 - free / total, None
+                with contextlib.suppress(Exception):  # NVML and its errors are the driver's
+                    busy = torch.cuda.utilization(device) / 100
+            course.add(seconds, (round(seconds, 1), used, busy))
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield starts
+    finally:
+        ends.set()
+        thread.join()
+        if course.points:  # none on an imaginary card
+            starts.append({"device": str(device), "points": course.points})
+            write_json(file, starts)
 
 
 # --- the ensemble engine ---
 
 
 def run_ensembles(left: list[Experiment], bench: Bench) -> None:
-    set_host_allocator("keep", bench.settings.device.type)
+    set_up_host(bench.settings)
     folder = bench.settings.out / "ensembles"
     folder.mkdir(parents=True, exist_ok=True)
     killed = _killed(folder, bench.plan())
@@ -153,18 +164,8 @@ def _killed(folder: Path, plan: Sequence[Experiment]) -> list[list[Experiment]]:
 
 
 def _grouped(left: Sequence[Experiment], bench: Bench) -> list[list[Experiment]]:
-    """By loss and number of pairs, and as many at once as memory holds. What cannot be loaded fails
-    here.
-    """
-    groups: dict[tuple[str, int], list[Experiment]] = {}
-    for experiment in left:
-        try:
-            loaded = bench.load(experiment.dataset, experiment.encoder)
-            pairs = loaded.pairs(experiment.seed).pairs
-        except Exception as error:
-            _fail([experiment], bench, error)
-        else:
-            groups.setdefault((experiment.method, pairs), []).append(experiment)
+    """By loss and number of pairs, and as many at once as memory holds."""
+    groups = bench.grouped(left, lambda each, data: (each.method, data.pairs(each.seed).pairs))
     device, parts = bench.settings.device, []
     is_card = device.type == "cuda"
     free = torch.cuda.mem_get_info(device)[0] if is_card else psutil.virtual_memory().available
@@ -209,13 +210,13 @@ def _train(group: Sequence[Experiment], bench: Bench, file: Path) -> None:
         )
         ensemble.train(stopped, settings.sweep.state_every_s, evaluated)
     except Exception as error:
-        _fail([each for each in group if bench.results.read(each) is None], bench, error)
+        bench.fail([each for each in group if bench.results.read(each) is None], error)
     _forget(file)
 
 
 def _result(experiment: Experiment, trained: Trained, bench: Bench) -> Result:
     if trained.error:
-        return Result(experiment, engine="ensemble", error=trained.error)
+        return Result(experiment, error=trained.error)
     head = make_head(bench.settings.head, experiment.seed)
     head.load_state_dict(trained.weights)
     try:
@@ -228,15 +229,9 @@ def _result(experiment: Experiment, trained: Trained, bench: Bench) -> Result:
         samples=trained.samples,
         updates=trained.updates,
         seconds=trained.seconds,
-        engine="ensemble",
         epoch_seconds=trained.seconds / len(trained.curve),
         samples_per_second=trained.samples / trained.seconds,
     )
-
-
-def _fail(some: Sequence[Experiment], bench: Bench, error: Exception) -> None:
-    for experiment in some:
-        bench.done(Result(experiment, engine="ensemble", error=sentence(error)))
 
 
 def _forget(file: Path) -> None:

@@ -15,7 +15,7 @@ from types import FrameType
 
 import torch
 
-from brimful.errors import BrimfulError, Interrupted, Terminated
+from brimful.errors import BrimfulError, DoesNotFit, Interrupted, Terminated
 from brimful.values import EffectiveSetting
 from brimful_inside import script
 from brimful_inside.script import ends_with
@@ -36,7 +36,6 @@ from brimful_train.step.oom import (
     SamplesAtOnce,
     attempt,
     free_what_is_cached,
-    no_room_at_the_start,
 )
 from brimful_train.step.optimizer_update import Update
 from brimful_train.step.step import Counts, Done, Stepper
@@ -65,7 +64,14 @@ def fit(task: Task, config: Config, peaks: Peaks | None = None) -> Result:
                 lambda: _Training(task, config, device, ranks, log, stop, peaks or Peaks(device))
             )
             if isinstance(training, Missing):
-                raise no_room_at_the_start(training.message)
+                raise DoesNotFit(
+                    "The model and the state of its optimizer do not fit into memory: "
+                    f"{training.message}",
+                    "No batch size changes what they take. No step was made; what checkpoints "
+                    "there are stay as they are.",
+                    "Raise config.memory_budget if that is the limit, or choose an optimizer with "
+                    "less state (sgd, adafactor).",
+                )
             try:
                 training.resume()
                 return training.run()
@@ -296,7 +302,9 @@ class _Training:
             # one rank alone shall not end
             measures = self.ranks.from_first(self.parts.evaluation.measure())
         self.state.stop_the_clock("eval_time_s")
-        return self.state.note_evaluation(measures)
+        self.state.measures = measures
+        counts = self.state.counts
+        return self.state.best.note(measures, counts.updates, counts.samples)
 
     def close(self) -> None:
         self.parts.precision.close()
@@ -314,30 +322,10 @@ def dry_run(parts: Parts, stepper: Stepper, ranks: Ranks, log: Log) -> None:
     """
     if parts.pipeline.worst_step(stepper.at_once.split.at_once) is None:
         return
-    at_once = stepper.at_once
-    requested = at_once.split.limit
-    with script.tried(TRAIN):
-        recoveries = _recoveries(parts, stepper)
-    votes = ranks.meet(Vote(piece=at_once.split.limit, recoveries=recoveries))
-    at_once.adopt(votes)
-    stepper.counts.recoveries += sum(vote.recoveries for vote in votes)
-    why = (
-        "the worst micro-batches that the sizes allow, tried before the training, ran out of "
-        "memory with more"
-    )
-    _log_smaller(log, "micro_batch", requested, at_once, why)
-
-
-def _log_smaller(log: Log, name: str, requested: int, at_once: SamplesAtOnce, why: str) -> None:
-    if at_once.split.limit < requested:
-        log.settings([EffectiveSetting(name, requested, at_once.split.limit, why)])
-
-
-def _recoveries(parts: Parts, stepper: Stepper) -> int:
-    """How often memory was missing before the pieces fit."""
-    device, recoveries = parts.precision.device, 0
-    buffers = Buffers(parts.network.module)
-    with Randomness(device).kept():
+    at_once, device = stepper.at_once, parts.precision.device
+    requested, recoveries = at_once.split.limit, 0
+    with script.tried(TRAIN), Randomness(device).kept():
+        buffers = Buffers(parts.network.module)
         try:
             while isinstance(missing := attempt(lambda: _try(parts, stepper)), Missing):
                 recoveries += 1
@@ -351,7 +339,19 @@ def _recoveries(parts: Parts, stepper: Stepper) -> int:
         finally:
             stepper.drop_gradients()
             buffers.put_back()
-    return recoveries
+    votes = ranks.meet(Vote(piece=at_once.split.limit, recoveries=recoveries))
+    at_once.adopt(votes)
+    stepper.counts.recoveries += sum(vote.recoveries for vote in votes)
+    why = (
+        "the worst micro-batches that the sizes allow, tried before the training, ran out of "
+        "memory with more"
+    )
+    _log_smaller(log, "micro_batch", requested, at_once, why)
+
+
+def _log_smaller(log: Log, name: str, requested: int, at_once: SamplesAtOnce, why: str) -> None:
+    if at_once.split.limit < requested:
+        log.settings([EffectiveSetting(name, requested, at_once.split.limit, why)])
 
 
 def _try(parts: Parts, stepper: Stepper) -> None:

@@ -13,14 +13,10 @@ from typing import Any
 
 import torch
 
-from brimful.decide.loading import EVAL_TIMES
 from brimful.errors import UsageError
 from brimful.units import counted
-from brimful_train.batching import Batching
-from brimful_train.config import Config
-from brimful_train.data.epoch_sampler import EpochSampler, Position
+from brimful_train.data.epoch_sampler import Position
 from brimful_train.data.pipeline import DataPipeline, StepData
-from brimful_train.data.room import Room
 from brimful_train.distributed.parallel import Network
 from brimful_train.distributed.ranks import Ranks, Vote
 from brimful_train.model.precision import Precision
@@ -52,34 +48,6 @@ class Evaluation:
         self._ranks, self._pipeline, self._sharded = ranks, pipeline, network.sharded
         self._device = precision.device
         self._sum_type = torch.float32 if self._device.type == "mps" else torch.float64
-
-    @staticmethod
-    def pipeline(
-        task: Task,
-        batching: Batching,
-        config: Config,
-        ranks: Ranks,
-        device: torch.device,
-        room: Room,
-    ) -> DataPipeline:
-        """The evaluation data in a fixed order, a batch of each rank at a time; of samples with
-        sizes, the largest first.
-        """
-        assert task.eval_data is not None
-        sizes, most = getattr(task.eval_data, "sizes", None), config.batch.max_tokens
-        sampler = EpochSampler(
-            len(task.eval_data),  # type: ignore[arg-type]
-            seed=config.seed,
-            micro_batch=batching.eval_batch,
-            accumulation=1,
-            ranks=ranks.size,
-            rank=ranks.rank,
-            shuffle=False,
-            sizes=sizes,
-            max_tokens=EVAL_TIMES * most if sizes is not None and most else None,
-        )
-        data, seed = config.data, config.seed
-        return DataPipeline(task.eval_data, sampler, device, data, seed, ranks, room)
 
     def probe(self) -> None:
         """One batch of the evaluation's size before the training: what does not fit shows now, not

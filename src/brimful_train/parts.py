@@ -11,10 +11,16 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import default_collate
 
-from brimful.decide.loading import Host, eval_batch, refuse
+from brimful.decide.loading import EVAL_TIMES, Host, eval_batch, refuse
 from brimful.values import Diagnostic, EffectiveSetting
 from brimful_inside.script import is_imaginary
-from brimful_train.batching import Batching, Split, token_rows
+from brimful_train.batching import (
+    Batching,
+    Split,
+    plan_batches_on,
+    token_rows,
+    with_eval_batch,
+)
 from brimful_train.config import Config
 from brimful_train.data.batch_errors import batches_are_made
 from brimful_train.data.epoch_sampler import EpochSampler
@@ -22,9 +28,7 @@ from brimful_train.data.pipeline import DataPipeline
 from brimful_train.data.room import (
     Room,
     device_free_bytes,
-    plan_batches_on,
     shared_host,
-    with_eval_batch,
 )
 from brimful_train.data.workers import largest_samples_bytes
 from brimful_train.distributed.parallel import OVERLAP_AFTER, Network, overlapping, shard, shards
@@ -151,7 +155,10 @@ def build_parts(
         changed = {row.name: row for row in batching.rows}
         rows = [changed.get(row.name, row) for row in rows]
         room = Room(host, device_free_bytes(device, ranks))
-        data = Evaluation.pipeline(task, batching, config, ranks, device, room)
+        eval_sampler = _eval_sampler(task, config, batching, ranks)
+        data = DataPipeline(
+            task.eval_data, eval_sampler, device, config.data, config.seed, ranks, room
+        )
         more += data.plan.warnings
         warnings += tuple(warning for warning in more if warning not in warnings)
         rows += [replace(row, name=f"eval {row.name}") for row in data.rows if data.plan.workers]
@@ -242,6 +249,24 @@ def _sampler(task: Task, config: Config, batching: Batching, ranks: Ranks) -> Ep
         drop_last=config.batch.drop_last,
         sizes=getattr(task.train_data, "sizes", None),
         max_tokens=config.batch.max_tokens,
+    )
+
+
+def _eval_sampler(task: Task, config: Config, batching: Batching, ranks: Ranks) -> EpochSampler:
+    """The evaluation data in a fixed order, a batch of each rank at a time; of samples with sizes,
+    the largest first.
+    """
+    sizes, most = getattr(task.eval_data, "sizes", None), config.batch.max_tokens
+    return EpochSampler(
+        len(task.eval_data),  # type: ignore[arg-type]
+        seed=config.seed,
+        micro_batch=batching.eval_batch,
+        accumulation=1,
+        ranks=ranks.size,
+        rank=ranks.rank,
+        shuffle=False,
+        sizes=sizes,
+        max_tokens=EVAL_TIMES * most if sizes is not None and most else None,
     )
 
 

@@ -11,7 +11,6 @@ import contextlib
 import copy
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -21,54 +20,9 @@ from torch.utils.data import Dataset, get_worker_info
 _BITS = (1 << 64) - 1
 
 
-@dataclass(frozen=True)
-class RandomState:
-    """What the generators of one process hold: torch's on the host and on the device, Python's and
-    NumPy's global ones.
-    """
-
-    host: torch.Tensor
-    device: torch.Tensor | None  # None where the device is the host
-    python: tuple
-    numpy: dict[str, Any]
-
-    def as_tree(self) -> dict[str, Any]:
-        """Tensors and JSON values alone, for a checkpoint."""
-        version, words, gauss = self.python
-        keys = self.numpy["state"]["key"]
-        return {
-            "host": self.host,
-            "device": self.device,
-            "python": {
-                "version": version,
-                "words": torch.tensor(words, dtype=torch.int64),
-                "gauss": gauss,
-            },
-            "numpy": {
-                "key": torch.from_numpy(keys.astype(np.int64)),
-                "pos": int(self.numpy["state"]["pos"]),
-                "has_gauss": int(self.numpy["has_gauss"]),
-                "gauss": float(self.numpy["gauss"]),
-            },
-        }
-
-    @classmethod
-    def from_tree(cls, tree: dict[str, Any]) -> Self:
-        python, numpy_ = tree["python"], tree["numpy"]
-        return cls(
-            host=tree["host"].cpu(),
-            device=None if tree["device"] is None else tree["device"].cpu(),
-            python=(python["version"], tuple(python["words"].tolist()), python["gauss"]),
-            numpy={
-                "bit_generator": "MT19937",
-                "state": {
-                    "key": numpy_["key"].cpu().numpy().astype(np.uint32),
-                    "pos": numpy_["pos"],
-                },
-                "has_gauss": numpy_["has_gauss"],
-                "gauss": numpy_["gauss"],
-            },
-        )
+# What the generators of one process hold: torch's on the host and on the device (None where that is
+# the host), Python's and NumPy's global ones. Tensors and plain values, as a checkpoint has them.
+RandomState = dict[str, Any]
 
 
 class Randomness:
@@ -95,8 +49,12 @@ class Randomness:
         device = (
             self._of_device.get_rng_state(self._device) if self._of_device is not None else None
         )
-        numpy: Any = np.random.get_state(legacy=False)
-        return RandomState(torch.get_rng_state(), device, random.getstate(), numpy)
+        words: Any = np.random.get_state(legacy=False)
+        state = words["state"]
+        if "key" in state:  # of NumPy's usual generator; signed, as ranks send no unsigned tensor
+            state["key"] = torch.from_numpy(state["key"].view(np.int32))
+        host, python = torch.get_rng_state(), random.getstate()
+        return {"host": host, "device": device, "python": python, "numpy": words}
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
@@ -108,11 +66,14 @@ class Randomness:
             self.put_back(state)
 
     def put_back(self, state: RandomState) -> None:
-        torch.set_rng_state(state.host)
-        if self._of_device is not None and state.device is not None:
-            self._of_device.set_rng_state(state.device, self._device)
-        random.setstate(state.python)
-        np.random.set_state(state.numpy)
+        torch.set_rng_state(state["host"])
+        if self._of_device is not None and state["device"] is not None:
+            self._of_device.set_rng_state(state["device"], self._device)
+        random.setstate(state["python"])
+        words = dict(state["numpy"]["state"])
+        if "key" in words:
+            words["key"] = words["key"].numpy().view(np.uint32)
+        np.random.set_state({**state["numpy"], "state": words})
 
 
 def seed_of(seed: int, epoch: int, index: int) -> int:

@@ -18,7 +18,7 @@ from brimful_train.checkpoints.checkpoint import Loaded
 from brimful_train.checkpoints.folder import Checkpoints
 from brimful_train.config import Config
 from brimful_train.data.epoch_sampler import Position
-from brimful_train.distributed.parallel import full, load_sharded
+from brimful_train.distributed.parallel import full, sharded_as
 from brimful_train.distributed.ranks import Ranks
 from brimful_train.evaluation import Best
 from brimful_train.optim.optimizers import load_optimizer_state
@@ -31,7 +31,7 @@ from brimful_train.reporting.progress_log import (
     peaks_of_all_ranks,
     write_json,
 )
-from brimful_train.rng_state import Randomness, RandomState
+from brimful_train.rng_state import Randomness
 from brimful_train.step.buffers import running_statistics
 from brimful_train.step.non_finite import LossSums, UpdateFacts, all_finite
 from brimful_train.step.oom import Missing, Restart
@@ -96,11 +96,6 @@ class TrainingState:
             self.clock, self.epochs, counts.updates, counts.samples, *self.sums.tolist()
         )
 
-    def note_evaluation(self, measures: dict[str, float]) -> float | None:
-        """The score by which checkpoints are compared."""
-        self.measures = measures
-        return self.best.note(measures, self.counts.updates, self.counts.samples)
-
     def note_recovery(self, missing: Missing) -> None:
         self.update_recoveries += 1
         self.log.say(
@@ -135,15 +130,22 @@ class TrainingState:
 
     def _load(self, loaded: Loaded) -> None:
         state, where, parts = loaded.state, str(loaded.folder), self.parts
-        check_data(state["settings"], parts.sampler.length, where)
+        then, now = state["settings"]["train_samples"], parts.sampler.length
+        if then != now:
+            raise UsageError(
+                f"The checkpoint {where} was made on {then:,} training samples, and there are "
+                f"{now:,} now.",
+                "Where it stood in its epoch means nothing in other data.",
+                'Resume with the same data, or set config.checkpoints.resume to "no".',
+            )
         for sentence in changed_settings(state["settings"]["config"], self.config):
             self.log.line(sentence)
-        load_model(parts.network.module, state["model"], where, sharded=parts.network.sharded)
+        load_model(parts.network.module, state["model"], where)
         load_optimizer_state(parts.optimizer, state["optimizer"])
         if changed := parts.precision.load_state_dict(state["precision"]):
             self.log.line(changed)
         self.position = position = parts.sampler.place(Position(**state["position"]))
-        self.statistics = statistics = Statistics.from_tree(state["statistics"])
+        self.statistics = statistics = Statistics(**state["statistics"])
         if position.epoch != state["position"]["epoch"]:
             statistics.epoch_loss = statistics.epoch_count = statistics.this_epoch_s = 0.0
             self.log.line(
@@ -157,22 +159,20 @@ class TrainingState:
         self.counts = Counts(**state["counts"])
         self.best.load_state(state)
         parts.adopt_checkpoint(state["oom_limits"])
-        threads = state["settings"].get("threads", ())
+        threads = state["settings"]["threads"]
         if len(threads) == self.ranks.size:
             parts.adopt_threads(*threads[self.ranks.rank])
-        self._adopt_randomness(state["random"])
-        samples = position.samples
-        more = f" and {counted(samples, 'sample')} of the next" if samples else ""
-        self.log.line(f"Resumed from {where}: {counted(position.epoch, 'epoch')}{more} done.")
-
-    def _adopt_randomness(self, states: list[dict[str, Any]]) -> None:
-        if self.ranks.rank < len(states):
-            Randomness(self.device).put_back(RandomState.from_tree(states[self.ranks.rank]))
+        random = state["random"]
+        if self.ranks.rank < len(random):
+            Randomness(self.device).put_back(random[self.ranks.rank])
         else:
             self.log.say(
                 f"Rank {self.ranks.rank} was not there when the checkpoint was made: its random "
                 "state is a new one."
             )
+        samples = position.samples
+        more = f" and {counted(samples, 'sample')} of the next" if samples else ""
+        self.log.line(f"Resumed from {where}: {counted(position.epoch, 'epoch')}{more} done.")
 
     # --- saving ---
 
@@ -207,7 +207,7 @@ class TrainingState:
             self.write_statistics()
 
     def _tree(self) -> dict[str, Any]:
-        parts, randomness = self.parts, Randomness(self.device)
+        parts = self.parts
         whole = full if parts.network.sharded else dict
         self.statistics.epoch_loss, self.statistics.epoch_count = self.sums.tolist()
         return {
@@ -216,7 +216,7 @@ class TrainingState:
             "precision": parts.precision.state_dict(),
             "position": dataclasses.asdict(self.position),
             "counts": dataclasses.asdict(self.counts),
-            "random": [state.as_tree() for state in self.ranks.gather(randomness.take())],
+            "random": self.ranks.gather(Randomness(self.device).take()),
             "oom_limits": parts.oom_limits(),
             "statistics": dict(vars(self.statistics)),
             "measures": self.measures,
@@ -273,10 +273,10 @@ class TrainingState:
         write_json(self.config.out / "training_stats.json", content, self.log)
 
 
-def load_model(
-    module: nn.Module, state: Mapping[str, torch.Tensor], where: str, *, sharded: bool = False
-) -> None:
-    """Raises UsageError, naming what differs, where `state` is of another model."""
+def load_model(module: nn.Module, state: Mapping[str, torch.Tensor], where: str) -> None:
+    """Of a sharded model each rank keeps its part. Raises UsageError, naming what differs, where
+    `state` is of another model.
+    """
     held = module.state_dict()
     wrong = [f"{name} is not in the checkpoint" for name in held if name not in state]
     wrong += [f"{name} is not in the model" for name in state if name not in held]
@@ -294,27 +294,14 @@ def load_model(
             "Resume with the model it was made with, choose another folder, or set "
             'config.checkpoints.resume to "no".',
         )
-    if sharded:
-        load_sharded(module, state)
-    else:
-        module.load_state_dict(dict(state))
-
-
-def check_data(saved: Mapping[str, Any], samples: int, where: str) -> None:
-    if saved["train_samples"] != samples:
-        raise UsageError(
-            f"The checkpoint {where} was made on {saved['train_samples']:,} training samples, "
-            f"and there are {samples:,} now.",
-            "Where it stood in its epoch means nothing in other data.",
-            'Resume with the same data, or set config.checkpoints.resume to "no".',
-        )
+    module.load_state_dict({name: sharded_as(held[name], state[name]) for name in state})
 
 
 def changed_settings(saved: Mapping[str, Any], config: Config) -> Iterator[str]:
     """A sentence for each setting that is not what the checkpoint was made with."""
     before, now = flat(saved), flat(config.as_json())
     for name in now:
-        if name.split(".")[0] in UNREPORTED or name not in before or before[name] == now[name]:
+        if name.split(".")[0] in UNREPORTED or before[name] == now[name]:
             continue
         sentence = (
             f"config.{name} was {before[name]!r} when the checkpoint was made and is "

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset
 
+from brimful_train.checkpoints.checkpoint import pack, unpack
 from brimful_train.rng_state import (
     Randomness,
-    RandomState,
     SeededSamples,
     kept_random_states,
     seed_of,
@@ -34,7 +34,11 @@ def draw() -> tuple:
 
 
 @pytest.mark.parametrize(
-    "through", [lambda state: state, lambda state: RandomState.from_tree(state.as_tree())]
+    "through",
+    [
+        lambda state: state,
+        lambda state: unpack((packed := pack({"state": state})).tree, packed.tensors)["state"],
+    ],
 )
 def test_what_was_taken_draws_the_same_again(through):
     randomness = Randomness(CPU)

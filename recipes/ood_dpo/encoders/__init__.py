@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from brimful.errors import UsageError
 from recipes.ood_dpo.settings import EncoderOptions
 
 CLASSES = {"chemnet": "ChemNet", "minimol": "MiniMol", "unimol": "UniMol", "morgan": "Morgan"}
@@ -48,12 +47,6 @@ class Encoder:
 
 
 def encoder(options: EncoderOptions, device: str) -> Encoder:
-    """Raises UsageError where its package or its weights are missing."""
-    try:
-        module = importlib.import_module(f"recipes.ood_dpo.encoders.{options.encoder}")
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            f"--encoder {options.encoder} needs the package {error.name}, which is not installed.",
-            suggestion="pip install 'brimful[ood]'",
-        ) from error
+    """Raises UsageError where its weights are missing."""
+    module = importlib.import_module(f"recipes.ood_dpo.encoders.{options.encoder}")
     return getattr(module, CLASSES[options.encoder])(options, device)

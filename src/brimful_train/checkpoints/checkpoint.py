@@ -93,7 +93,11 @@ class Disk:
         try:
             save_file(dict(tensors), path, dict(metadata))
         except SafetensorError as error:
-            raise _os_error(error, path) from error
+            # it writes in Rust, whose errors carry the system's number in their text alone
+            code = _OS_ERROR.search(str(error))
+            if code is None:
+                raise
+            raise OSError(int(code[1]), os.strerror(int(code[1])), str(path)) from error
 
     def write_bytes(self, path: Path, content: bytes) -> None:
         path.write_bytes(content)
@@ -129,7 +133,7 @@ def write(
     score: float | None,
     best: str,
     training: int = 1,
-) -> Index:
+) -> None:
     """Makes `folder` and writes the three files and syncs them, and the folder. Raises OSError."""
     packed = pack(state)
     disk.make_folder(folder)
@@ -142,26 +146,19 @@ def write(
         disk.write_tensors(path, tensors, {**tied, "format": "pt"})
         disk.sync(path)
         files[path.name] = (path.stat().st_size, _checksum(path))
-    index = Index(step, score, best, files, packed.tree, training)
-    disk.write_bytes(folder / INDEX, _bytes_of(index))
-    disk.sync(folder / INDEX)
-    disk.sync(folder)
-    return index
-
-
-def _bytes_of(index: Index) -> bytes:
-    score = index.score
     content = {
         "format": FORMAT,
-        "step": index.step,
+        "step": step,
         "score": score if score is None or math.isfinite(score) else str(score),
-        "best": index.best,
-        "training": index.training,
-        "files": {name: {"bytes": size, "crc32": crc} for name, (size, crc) in index.files.items()},
-        "tree": index.tree,
+        "best": best,
+        "training": training,
+        "files": {name: {"bytes": size, "crc32": crc} for name, (size, crc) in files.items()},
+        "tree": packed.tree,
     }
     body = json.dumps(content, separators=(",", ":"), allow_nan=False).encode()[:-1]
-    return body + b',"crc32":"%08x"}\n' % zlib.crc32(body)
+    disk.write_bytes(folder / INDEX, body + b',"crc32":"%08x"}\n' % zlib.crc32(body))
+    disk.sync(folder / INDEX)
+    disk.sync(folder)
 
 
 def read_index(folder: Path) -> Index:
@@ -278,12 +275,6 @@ def reading(path: Path) -> Iterator[None]:
     except OSError as error:
         name = errno.errorcode.get(error.errno or 0, "unknown")
         raise _damaged(path, f"it cannot be read ({name}: {error.strerror})") from error
-
-
-def _os_error(error: SafetensorError, path: Path) -> Exception:
-    """safetensors writes in Rust, whose errors carry the system's number in their text alone."""
-    code = _OS_ERROR.search(str(error))
-    return error if code is None else OSError(int(code[1]), os.strerror(int(code[1])), str(path))
 
 
 # --- a nested state as JSON and tensors ---

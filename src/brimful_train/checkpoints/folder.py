@@ -109,7 +109,10 @@ class Checkpoints:
         path = self.folder / f"step-{step:010d}-save-{number:05d}"
         aside = self.folder / f"{_WRITING}{path.name}"
         try:
-            training = self._training or self._training_before() or number
+            training = self._training
+            if training is None and self.config.resume == "auto":  # that of the newest whole one
+                training = next((kept.training for kept in self._all_kept() if kept.whole), None)
+            training = training or number
             whole.write(
                 self._disk, aside, state, step=step, score=score, best=best, training=training
             )
@@ -122,14 +125,6 @@ class Checkpoints:
         self._training = training
         self._known[path] = Kept(path, score, best, training)
         return path
-
-    def _training_before(self) -> int | None:
-        """That of the newest whole checkpoint in the folder, unless config.resume names another way
-        to begin.
-        """
-        if self.config.resume != "auto":
-            return None
-        return next((kept.training for kept in self._all_kept() if kept.whole), None)
 
     def _make_room(self) -> bool:
         """Removes those that the next save would have removed, if one that is whole to the last

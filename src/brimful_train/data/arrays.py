@@ -191,19 +191,18 @@ class Resident:
         does not reach the data.
         """
         if self._staged:
-            return self._data.tree(
-                [self._through_pinned_memory(tensor, rows) for tensor in self._tensors]
-            )
+            # Gathered into pinned memory, from where the copy need not be waited for. PyTorch's
+            # allocator of pinned memory does not give the block away again before it is done.
+            parts = []
+            for tensor in self._tensors:
+                shape = (len(rows), *tensor.shape[1:])
+                staging = torch.empty(shape, dtype=tensor.dtype, pin_memory=True)
+                select(tensor, rows, out=staging)
+                parts.append(staging.to(self._device, non_blocking=True))
+            return self._data.tree(parts)
         if self._device.type != "cpu":
             rows = rows.to(self._device, non_blocking=True)
         return self._data.tree([select(tensor, rows) for tensor in self._tensors])
-
-    def _through_pinned_memory(self, tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """Gathered into pinned memory, from where the copy need not be waited for. PyTorch's
-        allocator of pinned memory does not give the block away again before the copy is done."""
-        staging = torch.empty((len(rows), *tensor.shape[1:]), dtype=tensor.dtype, pin_memory=True)
-        select(tensor, rows, out=staging)
-        return staging.to(self._device, non_blocking=True)
 
 
 def _placed(tensor: torch.Tensor, residence: str, device: torch.device) -> torch.Tensor:

@@ -78,9 +78,19 @@ class EpochSampler:
     def order(self, epoch: int) -> numpy.ndarray:
         """The samples of an epoch in the order in which they are trained on: int64, each index
         once.
+
+        Shuffled by sorting raw bits: numpy promises that those stay the same from version to
+        version, and does not promise it of its own shuffling, by which a run could not go on after
+        an update.
         """
         if self._ordered is None or self._ordered[0] != epoch:
-            self._ordered = (epoch, self._order(epoch))
+            samples = numpy.arange(self.length)
+            if self.shuffle:
+                source = numpy.random.PCG64(numpy.random.SeedSequence([self.seed, epoch]))
+                samples = numpy.argsort(source.random_raw(self.length), kind="stable")
+            elif self.sizes is not None:
+                samples = _largest_first(samples, self.sizes)
+            self._ordered = (epoch, samples)
         return self._ordered[1]
 
     def steps(self, start: Position) -> Iterator[StepIndices]:
@@ -141,12 +151,6 @@ class EpochSampler:
         if start < len(piece):
             yield start, len(piece)
 
-    def _order(self, epoch: int) -> numpy.ndarray:
-        if self.shuffle:
-            return _shuffled(self.length, self.seed, epoch)
-        samples = numpy.arange(self.length)
-        return samples if self.sizes is None else _largest_first(samples, self.sizes)
-
     def _check(self) -> None:
         if self.length <= 0:
             raise UsageError(
@@ -160,37 +164,28 @@ class EpochSampler:
                 "make the batch smaller or leave drop_last off",
             )
         if self.sizes is not None:
-            self._check_sizes(self.sizes)
+            sizes = self.sizes
+            if sizes.shape != (self.length,) or sizes.dtype.kind not in "iu" or sizes.min() < 1:
+                raise UsageError(
+                    f"sizes of shape {sizes.shape} and type {sizes.dtype} for {self.length:,} "
+                    "samples",
+                    "there must be one whole number of 1 or more for each sample",
+                    "check how the data set makes its `sizes`",
+                )
+            worst = int(sizes.argmax())
+            if self.max_tokens is not None and sizes[worst] > self.max_tokens:
+                raise UsageError(
+                    f"sample {worst:,} has size {sizes[worst]:,}, and max_tokens is "
+                    f"{self.max_tokens:,}",
+                    "a sample is not cut, so that it fits into no batch",
+                    f"set max_tokens to {sizes[worst]:,} or more, or leave the sample out",
+                )
         elif self.max_tokens is not None:
             raise UsageError(
                 f"max_tokens = {self.max_tokens:,} without the samples' sizes",
                 "no batch can be held to it",
                 "give the data set a `sizes`: one number for each sample",
             )
-
-    def _check_sizes(self, sizes: numpy.ndarray) -> None:
-        if sizes.shape != (self.length,) or sizes.dtype.kind not in "iu" or sizes.min() < 1:
-            raise UsageError(
-                f"sizes of shape {sizes.shape} and type {sizes.dtype} for {self.length:,} samples",
-                "there must be one whole number of 1 or more for each sample",
-                "check how the data set makes its `sizes`",
-            )
-        worst = int(sizes.argmax())
-        if self.max_tokens is not None and sizes[worst] > self.max_tokens:
-            raise UsageError(
-                f"sample {worst:,} has size {sizes[worst]:,}, and max_tokens is "
-                f"{self.max_tokens:,}",
-                "a sample is not cut, so that it fits into no batch",
-                f"set max_tokens to {sizes[worst]:,} or more, or leave the sample out",
-            )
-
-
-def _shuffled(length: int, seed: int, epoch: int) -> numpy.ndarray:
-    """A permutation. By sorting raw bits: numpy promises that those stay the same from version to
-    version, and does not promise it of its own shuffling, by which a run could not go on after an
-    update."""
-    bits = numpy.random.PCG64(numpy.random.SeedSequence([seed, epoch])).random_raw(length)
-    return numpy.argsort(bits, kind="stable")
 
 
 def _largest_first(indices: numpy.ndarray, sizes: numpy.ndarray) -> numpy.ndarray:

@@ -139,12 +139,6 @@ def full(tree: Any) -> Any:
     return tree
 
 
-def load_sharded(module: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
-    """Whole tensors into a sharded model: each rank keeps its part."""
-    held = module.state_dict()
-    module.load_state_dict({name: sharded_as(held[name], state[name]) for name in state})
-
-
 def sharded_as(held: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     """This rank's part of a whole tensor, as `held` is sharded; the tensor itself elsewhere."""
     if not isinstance(held, DTensor) or isinstance(tensor, DTensor):

@@ -123,7 +123,19 @@ class Ranks:
         one failed, all raise.
         """
         votes = self._exchange(vote)
-        self.raise_for(votes)
+        for rank, each in enumerate(votes):
+            if each.status in (GIVES_UP, BROKEN):
+                self._failure_is_known = True
+                meaning = "All ranks end with it. The last checkpoint stays as it is."
+                if each.status == BROKEN:
+                    raise RankFailed(f"Rank {rank} ended with an error.", meaning, SEE_ITS_OUTPUT)
+                error = DoesNotFit(
+                    f"The training does not fit into the memory of rank {rank}.",
+                    meaning,
+                    SEE_ITS_OUTPUT,
+                )
+                error.brimful_meaning = "does-not-fit-elsewhere"
+                raise error
         return votes
 
     def confirm(self) -> None:
@@ -139,12 +151,6 @@ class Ranks:
             self._table, torch.tensor([int(value) for value in vote]), group=self._control
         )
         return [Vote(*row.tolist()) for row in self._table]
-
-    def raise_for(self, votes: Sequence[Vote]) -> None:
-        for rank, vote in enumerate(votes):
-            if vote.status in (GIVES_UP, BROKEN):
-                self._failure_is_known = True
-                raise _ended(rank, vote.status)
 
     def announce(self, status: int) -> None:
         """This rank ends with an error, and the others with it, at their next meeting. Once, if
@@ -197,15 +203,3 @@ class Ranks:
         if control is not None and dist.is_initialized():
             dist.destroy_process_group(None if self._started else control)
             self._started = False
-
-
-def _ended(rank: int, status: int) -> BrimfulError:
-    """What the other ranks end with."""
-    meaning = "All ranks end with it. The last checkpoint stays as it is."
-    if status == GIVES_UP:
-        error = DoesNotFit(
-            f"The training does not fit into the memory of rank {rank}.", meaning, SEE_ITS_OUTPUT
-        )
-        error.brimful_meaning = "does-not-fit-elsewhere"
-        return error
-    return RankFailed(f"Rank {rank} ended with an error.", meaning, SEE_ITS_OUTPUT)

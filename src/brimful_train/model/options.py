@@ -172,7 +172,11 @@ def _compiled(kind: type[nn.Module], dynamic: bool | None, mode: str | None) -> 
     @functools.wraps(kind.forward)
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if mode is not None and self.training and torch.is_grad_enabled():
-            _own_gradients(self)
+            # Gradients stand ready, so that a replay's are added to them: autograd would take the
+            # graph's own tensors, which the next micro-batch's replay overwrites.
+            for parameter in self.parameters():
+                if parameter.requires_grad and parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
         return compiled(self, *args, **kwargs)
 
     return type(
@@ -180,14 +184,6 @@ def _compiled(kind: type[nn.Module], dynamic: bool | None, mode: str | None) -> 
         (kind,),
         {"forward": forward, "__module__": kind.__module__, _PLAIN: kind},
     )
-
-
-def _own_gradients(model: nn.Module) -> None:
-    """Gradients stand ready, so that a replay's are added to them: autograd would take the graph's
-    own tensors, which the next micro-batch's replay overwrites."""
-    for parameter in model.parameters():
-        if parameter.requires_grad and parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
 
 
 def _check_compiler(device: torch.device) -> None:

@@ -118,10 +118,9 @@ def split_by_decay(model: nn.Module, weight_decay: float) -> list[dict[str, Any]
     """
     trainable: dict[torch.Tensor, bool] = {}  # whether it decays
     for module in model.modules():
-        normalizes = _normalizes(module)
         for name, parameter in module.named_parameters(recurse=False):
             if parameter.requires_grad:
-                decays = not (normalizes or _is_bias(name) or parameter.ndim <= 1)
+                decays = parameter.ndim > 1 and _decays(module, name)
                 trainable[parameter] = trainable.get(parameter, True) and decays
     if not trainable:
         raise UsageError(
@@ -141,20 +140,14 @@ def split_by_decay(model: nn.Module, weight_decay: float) -> list[dict[str, Any]
     return [group for group in groups if group["params"]]
 
 
-def _normalizes(module: nn.Module) -> bool:
-    """By its type, or by the name of its class: transformers alone has some fifty normalization
-    layers of its own.
+def _decays(module: nn.Module, name: str) -> bool:
+    """Not those of normalization layers, by their type or by the name of the class: transformers
+    alone has some fifty of its own. Not `bias` of most layers, `bias_ih_l0` of recurrent ones,
+    `in_proj_bias` and the three-dimensional `bias_k` of attention.
     """
-    return isinstance(module, _NORMALIZATION) or "norm" in type(
-        module
-    ).__name__.lower().removeprefix("normalized")
-
-
-def _is_bias(name: str) -> bool:
-    """`bias` of most layers, `bias_ih_l0` of recurrent ones, `in_proj_bias` and the
-    three-dimensional `bias_k` of attention.
-    """
-    return name == "bias" or name.startswith("bias_") or name.endswith("_bias")
+    kind = type(module).__name__.lower().removeprefix("normalized")
+    is_bias = name == "bias" or name.startswith("bias_") or name.endswith("_bias")
+    return not (is_bias or isinstance(module, _NORMALIZATION) or "norm" in kind)
 
 
 # Assumed to be above the RMS of any parameter, so that max(_ABOVE, RMS) · min(lr / _ABOVE, 1/√t) is
@@ -216,22 +209,20 @@ def _prepare(optimizer: Optimizer, group: dict[str, Any], parameter: torch.Tenso
             optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         return
     assert isinstance(optimizer, (Adam, Adafactor))
-    gradient, parameter.grad = parameter.grad, _stand_in(parameter)
+    # its shape, type and device are looked at and its values are not: it takes no memory but for a
+    # DTensor
+    stand_in = (
+        torch.empty_like(parameter)
+        if isinstance(parameter, DTensor)
+        else parameter.detach().new_zeros(()).expand(parameter.shape)
+    )
+    gradient, parameter.grad = parameter.grad, stand_in
     # each of them makes its state in _init_group(group, lists that it fills...), whose lists are of
     # no use here
     try:
         optimizer._init_group({**group, "params": [parameter]}, *([] for _ in range(6)))
     finally:
         parameter.grad = gradient
-
-
-def _stand_in(parameter: torch.Tensor) -> torch.Tensor:
-    """A gradient whose shape, type and device are looked at and whose values are not. It takes no
-    memory but for a DTensor.
-    """
-    if isinstance(parameter, DTensor):
-        return torch.empty_like(parameter)
-    return parameter.detach().new_zeros(()).expand(parameter.shape)
 
 
 def load_optimizer_state(optimizer: Optimizer, state_dict: Mapping[str, Any]) -> None:

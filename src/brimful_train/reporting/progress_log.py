@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self, TextIO
+from typing import Any, TextIO
 
 from brimful.errors import DiskFull, UsageError
 from brimful.units import GIB, counted, format_bytes, format_duration, format_rate
@@ -211,12 +211,6 @@ class Statistics:
     def end_epoch(self) -> None:
         self.epoch_times_s.append(self.this_epoch_s)
         self.this_epoch_s = 0.0
-
-    @classmethod
-    def from_tree(cls, tree: dict[str, Any]) -> Self:
-        return cls(
-            **{name: value for name, value in tree.items() if name in cls.__dataclass_fields__}
-        )
 
     def content(self, peaks: dict[str, Peak], **others: Any) -> dict[str, Any]:
         """The content of training_stats.json."""

@@ -227,7 +227,12 @@ class SamplesAtOnce:
         smaller = self.split.smaller(of, failed)
         if smaller is None:
             self._ranks.announce(GIVES_UP)
-            raise does_not_fit(missing.message, self._use)
+            less = ", or switch gradient checkpointing on." if self._use == "training" else "."
+            raise DoesNotFit(
+                f"A single sample does not fit into memory in {self._use}: {missing.message}",
+                "The batch cannot become smaller than 1. The last checkpoint stays as it is.",
+                f"Use bf16, a smaller model or smaller samples{less}",
+            )
         if self._restart is not None and self.communicates:
             self._restart.smaller(smaller.limit, missing.pattern, self._use)
         self.split = smaller
@@ -239,25 +244,6 @@ class SamplesAtOnce:
     def adopt(self, votes: Sequence[Vote]) -> None:
         """The smallest of all ranks' pieces holds for all."""
         self.split = self.split.agreed(min(vote.piece for vote in votes))
-
-
-def no_room_at_the_start(message: str) -> DoesNotFit:
-    return DoesNotFit(
-        f"The model and the state of its optimizer do not fit into memory: {message}",
-        "No batch size changes what they take. No step was made; what checkpoints there are stay "
-        "as they are.",
-        "Raise config.memory_budget if that is the limit, or choose an optimizer with less state "
-        "(sgd, adafactor).",
-    )
-
-
-def does_not_fit(message: str, use: str = "training") -> DoesNotFit:
-    return DoesNotFit(
-        f"A single sample does not fit into memory in {use}: {message}",
-        "The batch cannot become smaller than 1. The last checkpoint stays as it is.",
-        "Use bf16, a smaller model or smaller samples"
-        + (", or switch gradient checkpointing on." if use == "training" else "."),
-    )
 
 
 def no_room_after_backward(message: str) -> DoesNotFit:

@@ -81,7 +81,15 @@ class Update(Optimizer):
         if missing is None:
             return
         if last:
-            raise _no_room(piece, missing)
+            shape = tuple(piece.parameters[0].shape)
+            raise DoesNotFit(
+                f"The optimizer's update of one parameter of shape {shape} does not fit into "
+                f"memory: {missing.message}",
+                "The batch size does not change what an update needs. The last checkpoint stays "
+                "as it is.",
+                "Choose an optimizer with less state (sgd, adafactor) or a smaller model, or free "
+                "memory on the device.",
+            )
         self._on_missing(missing)
         free_what_is_cached(self._device)
         for half in piece.halves():
@@ -167,13 +175,3 @@ def _pieces_of(optimizer: Optimizer) -> Iterator[_Piece]:
             kinds.setdefault((parameter.dtype, parameter.device), []).append(parameter)
         for parameters in kinds.values():
             yield _Piece(group, parameters)
-
-
-def _no_room(piece: _Piece, missing: Missing) -> DoesNotFit:
-    return DoesNotFit(
-        f"The optimizer's update of one parameter of shape {tuple(piece.parameters[0].shape)} does "
-        f"not fit into memory: {missing.message}",
-        "The batch size does not change what an update needs. The last checkpoint stays as it is.",
-        "Choose an optimizer with less state (sgd, adafactor) or a smaller model, or free memory "
-        "on the device.",
-    )

@@ -17,11 +17,12 @@ from brimful.decide.loading import Host
 from brimful.errors import DoesNotFit
 from brimful.measure import host as machine
 from brimful_train import BatchingConfig, fit
+from brimful_train.batching import plan_batches_on
 from brimful_train.config import DataConfig
 from brimful_train.data import workers as workers_module
 from brimful_train.data.epoch_sampler import EpochSampler, Position
 from brimful_train.data.pipeline import DataPipeline
-from brimful_train.data.room import Room, host_now, plan_batches_on, shared_host
+from brimful_train.data.room import Room, host_now, shared_host
 from brimful_train.distributed.ranks import Ranks
 from tests.brimful_train.cgroups import enter, real_cgroup, stand_in_cgroup
 from tests.brimful_train.ledger import fork, ledger_config, ledger_task, results_of_ranks

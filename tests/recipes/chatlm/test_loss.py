@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recipes.chatlm.loss import IGNORED, logits_bytes, summed_cross_entropy
+from recipes.chatlm.loss import IGNORED, summed_cross_entropy
 
 Found = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]
 # Relative to the largest entry: of fp32 sums in another order; of bf16 and fp16, whose products
@@ -126,9 +126,3 @@ def test_nothing_is_kept_where_nothing_is_learned():
             summed_cross_entropy(hidden, weight, torch.zeros(6, dtype=torch.int64), 2).grad_fn
             is None
         )
-
-
-def test_the_bytes_that_the_recipe_shows():
-    assert logits_bytes(64 * 512, 29_298, 0) == 64 * 512 * 29_298 * 4  # 3.6 GiB
-    assert logits_bytes(64 * 512, 29_298, 1024) == 1024 * 29_298 * 4
-    assert logits_bytes(10, 50, 1024) == 10 * 50 * 4

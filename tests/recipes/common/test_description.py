@@ -1,4 +1,4 @@
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pytest
@@ -23,10 +23,11 @@ class Facts:
 
 
 FACTS = Facts("01中", 24)
+WRITTEN = asdict(FACTS)
 
 
 def test_they_are_found_from_the_training_its_checkpoints_and_their_files(tmp_path: Path):
-    write_description(tmp_path / "out", NAME, FACTS)
+    write_description(tmp_path / "out", NAME, WRITTEN)
     checkpoint = tmp_path / "out" / "checkpoints" / "step-1"
     checkpoint.mkdir(parents=True)
     (checkpoint / "model.safetensors").write_bytes(b"")
@@ -47,21 +48,21 @@ def test_a_damaged_file_is_named(tmp_path: Path, text: str):
 
 
 def test_a_training_goes_on_with_its_own_configuration_alone(tmp_path: Path):
-    check_resumable(Config(out=tmp_path), NAME, FACTS)  # nothing there yet
-    write_description(tmp_path, NAME, FACTS)
+    check_resumable(Config(out=tmp_path), NAME, WRITTEN)  # nothing there yet
+    write_description(tmp_path, NAME, WRITTEN)
     check_resumable(
-        Config(out=tmp_path), NAME, replace(FACTS, image_height=30)
+        Config(out=tmp_path), NAME, {**WRITTEN, "image_height": 30}
     )  # no checkpoint yet: nothing to go on from
     (tmp_path / "checkpoints").mkdir()
-    check_resumable(Config(out=tmp_path), NAME, FACTS)
+    check_resumable(Config(out=tmp_path), NAME, WRITTEN)
     with pytest.raises(UsageError, match="image height 24 and not 30") as caught:
-        check_resumable(Config(out=tmp_path), NAME, replace(FACTS, image_height=30))
+        check_resumable(Config(out=tmp_path), NAME, {**WRITTEN, "image_height": 30})
     assert "alphabet" not in caught.value.problem and "--resume no" in caught.value.suggestion
 
 
 def test_a_folder_takes_results_of_one_description_alone(tmp_path: Path):
     for _ in range(2):
-        require_same(tmp_path, NAME, FACTS, "study")
-    other = replace(FACTS, image_height=32)
+        require_same(tmp_path, NAME, WRITTEN, "study")
+    other = {**WRITTEN, "image_height": 32}
     with pytest.raises(UsageError, match="of another study: it has image height 24 and not 32"):
         require_same(tmp_path, NAME, other, "study")

@@ -3,12 +3,15 @@
 import csv
 import functools
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from recipes.ood_dpo.settings import EncoderOptions
 from tests.recipes.conftest import run
 
 pytest.importorskip("rdkit")
@@ -74,6 +77,18 @@ def csv_file(tmp_path: Path) -> Path:
         ["smiles", "label"],
         [[one, n % 2] for n, one in enumerate(molecules(80))],
     )
+
+
+def encode(network: Any, smiles: Sequence[str], workers: int = 1) -> tuple[np.ndarray, list[int]]:
+    """(n, width) float32 of those that can be encoded, and the places of those that cannot."""
+    from recipes.ood_dpo.features import batches
+
+    features = np.zeros((len(smiles), network.width), np.float32)
+    is_encoded = np.zeros(len(smiles), bool)
+    options = EncoderOptions(encode_workers=workers)
+    for places, rows, is_whole in batches(network, smiles, options, torch.device("cpu")):
+        features[places], is_encoded[places] = rows, is_whole
+    return features[is_encoded], np.flatnonzero(~is_encoded).tolist()
 
 
 def made(seed: int, shift: float = 0.3, train: int = 150, other: int = 80) -> dict[str, np.ndarray]:

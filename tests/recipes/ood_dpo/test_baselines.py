@@ -9,7 +9,7 @@ pytest.importorskip("rdkit")
 pytest.importorskip("sklearn")
 
 from brimful.errors import UsageError
-from recipes.ood_dpo.baselines import OF_CLASSES, Detectors, Known
+from recipes.ood_dpo.baselines import OF_CLASSES, Detectors
 from recipes.ood_dpo.experiments import BASELINES, TRIVIAL
 from recipes.ood_dpo.metrics import metrics
 
@@ -26,14 +26,14 @@ def rows(count: int, is_ood: bool) -> tuple[np.ndarray, np.ndarray]:
     ), labels
 
 
-def known(count: int = 400) -> Known:
+def made(count: int = 400) -> Detectors:
     (features, labels), (held, held_labels) = rows(count, False), rows(200, False)
-    return Known(features, labels, ["CC"] * count, held, held_labels, ["CCCCCC"] * 50)
+    return Detectors(features, labels, ["CC"] * count, held, held_labels, ["CCCCCC"] * 50, 0)
 
 
 @pytest.fixture(scope="module")
 def detectors() -> Detectors:
-    return Detectors(known(), 0)
+    return made()
 
 
 @pytest.mark.parametrize("method", [*BASELINES, TRIVIAL])
@@ -49,18 +49,15 @@ def test_a_baseline_finds_a_plain_shift(method: str, detectors: Detectors):
 
 @pytest.mark.parametrize("method", OF_CLASSES)
 def test_a_classifier_needs_two_classes(method: str):
-    one = known(60)
+    one_class = replace(made(60), labels=np.zeros(60, dtype=np.int64))
     with pytest.raises(UsageError, match=f"{method}: .* one class only"):
-        Detectors(replace(one, labels=np.zeros(60, dtype=np.int64)), 0).fit(method)
+        one_class.fit(method)
 
 
 def test_distances_need_no_labels(detectors: Detectors):
-    one = known(60)
-    unlabelled = Detectors(
-        replace(one, labels=np.full(60, -1), held_out_labels=np.full(200, -1)), 0
-    )
+    unlabelled = replace(made(60), labels=np.full(60, -1), held_out_labels=np.full(200, -1))
     for method in ("mahalanobis", "knn", "lof"):
-        assert unlabelled.fit(method)(one.features, []).shape == (60,)
+        assert unlabelled.fit(method)(unlabelled.features, []).shape == (60,)
 
 
 def test_molecules_in_distribution_are_strange_to_conformal_as_often_as_it_says(

@@ -13,8 +13,8 @@ from brimful.errors import UsageError
 from recipes.ood_dpo.encoders import encoder
 from recipes.ood_dpo.encoders.chemnet import ChemNet
 from recipes.ood_dpo.encoders.chemnet_symbols import LONGEST, SYMBOLS
-from recipes.ood_dpo.features import encode
 from recipes.ood_dpo.settings import EncoderOptions
+from tests.recipes.ood_dpo.conftest import encode
 
 MOLECULES = [
     "C",

@@ -315,16 +315,3 @@ def test_classes_are_labels_of_two_values_or_above_and_below_the_training_median
     assert made["ood_test"].tolist() == [1] * len(
         made["ood_test"]
     )  # the larger ones have the larger labels
-
-
-@pytest.mark.parametrize("options", [{}, {"label_column": "none"}])
-def test_training_molecules_of_one_class_are_an_error_of_those_who_classify(
-    tmp_path: Path, options: dict
-):
-    splits = {
-        name: drugood_items([one["smiles"] for one in items], label=int(name != "train"))
-        for name, items in drugood_splits().items()
-    }
-    dataset = load(write_drugood(tmp_path / "made.json", splits), **options)
-    with pytest.raises(UsageError, match="one class only"):
-        classes(dataset)

@@ -26,13 +26,13 @@ from recipes.ood_dpo.features import (
     MISSING,
     FeatureCache,
     Features,
-    encode,
     features_of,
 )
 from recipes.ood_dpo.settings import DatasetOptions, EncoderOptions
 from tests.recipes.conftest import Messages, environment
 from tests.recipes.ood_dpo.conftest import (
     SPLITS,
+    encode,
     molecules,
     run_recipe,
     write_csv,
@@ -101,18 +101,14 @@ def test_each_molecule_has_its_row_of_features_and_a_second_run_finds_them(
     )
     stats = features.encoding
     assert (
-        not stats.cached
+        not stats.peak.cached
         and stats.encoded == stats.molecules == 80
         and stats.failed == 0
         and stats.molecules_per_second
     )
-    assert stats.peak_host_gb and stats.peak_gpu_memory_encoding_gb is None
+    assert stats.peak.host_bytes and stats.peak.allocated_bytes is None
     again = morgan(dataset, tmp_path, say)
-    assert (
-        again.encoding.cached
-        and again.encoding.encoded == 0
-        and again.encoding.peak_host_gb is None
-    )
+    assert again.encoding.peak.cached and again.encoding.encoded == 0
     assert right(again, dataset) and "all from the cache" in say.text
 
 
@@ -215,14 +211,14 @@ def test_a_flipped_byte_anywhere_is_noticed_and_its_molecules_are_encoded_again(
         damaged.write_bytes(content[: chance.choice([len(content), len(content), place])])
         features = morgan(dataset, tmp_path, Messages())
         assert right(features, dataset) and features.encoding.failed == 0
-        assert morgan(dataset, tmp_path).encoding.cached
+        assert morgan(dataset, tmp_path).encoding.peak.cached
 
 
 def test_recompute_encodes_what_is_there(dataset: Dataset, tmp_path: Path):
     morgan(dataset, tmp_path)
     features = morgan(dataset, tmp_path, recompute_features=True)
     stats = features.encoding
-    assert stats.encoded == 80 and not stats.cached and right(features, dataset)
+    assert stats.encoded == 80 and not stats.peak.cached and right(features, dataset)
 
 
 def test_the_cache_holds_what_was_written_and_what_failed_and_nothing_of_another_encoder(
@@ -303,6 +299,8 @@ def test_the_command_encodes_and_prints_what_it_took(csv_file: Path, tmp_path: P
         True,
     )
     assert sum(first["splits"].values()) == 80
+    peaks = [stats["peak_host_memory_encoding_gb"] for stats in (first, second)]
+    assert peaks[0] > 0 and peaks[1] is None
     done = run_recipe("encode", "--dataset", "none.csv", code=2)
     assert "none.csv cannot be read: No such file" in done.stderr and "Traceback" not in done.stderr
     missing = run_recipe("encode", "--dataset", csv_file, "--weights", tmp_path / "none.pt", code=2)

@@ -12,10 +12,10 @@ pytest.importorskip("pandas")
 
 import torch
 
-from recipes.ood_dpo import occupancy
+from recipes.ood_dpo import sweep
 from recipes.ood_dpo.experiments import TRIVIAL, Results, experiments, table
-from recipes.ood_dpo.occupancy import watched
 from recipes.ood_dpo.page import sweep_page
+from recipes.ood_dpo.sweep import watched
 from tests.recipes.ood_dpo.test_experiments import done, trained
 
 WORDS = ("sweep", "--datasets", "my data.csv", "--seeds", "2")
@@ -71,7 +71,7 @@ def test_the_occupancy_of_each_start_is_kept_and_drawn(tmp_path, monkeypatch):
             time.sleep(0.1)
         assert len(starts) == start and len(starts[-1]["points"]) > 1
     with monkeypatch.context() as patch:
-        patch.setattr(occupancy, "is_imaginary", lambda: True)
+        patch.setattr(sweep, "is_imaginary", lambda: True)
         with watched(torch.device("cpu"), file) as starts:
             pass
     assert len(starts) == 2, "an imaginary card is neither full nor busy"

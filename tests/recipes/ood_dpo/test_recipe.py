@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from brimful_train import BatchingConfig, CheckpointConfig, Config, OptimizerConfig, ScheduleConfig
 from brimful_train.data.epoch_sampler import EpochSampler
 from brimful_train.optim.schedules import Schedule
+from brimful_train.reporting.peak_memory import Peak
 from recipes.ood_dpo.datasets import Dataset, Molecules
 from recipes.ood_dpo.experiments import MEASURES
 from recipes.ood_dpo.features import EncodingStats, Features
@@ -192,7 +193,7 @@ def made() -> tuple[Dataset, Features]:
     kept = {
         name: np.arange(1, n + 1) for name, n in SIZES.items()
     }  # the first of each could not be encoded
-    encoding = EncodingStats("made", False, 260, 260, 5, 1.0, 260.0, 0.5, 0.25)
+    encoding = EncodingStats("made", 260, 260, 5, 1.0, 260.0, Peak(2**29, host_bytes=2**28))
     return Dataset("made", splits, "0123"), Features(arrays, kept, encoding)
 
 
@@ -247,7 +248,7 @@ def test_the_files_have_what_their_names_promise(tmp_path):
 
 def test_a_cached_encoding_has_no_peak_in_the_statistics(tmp_path):
     data, there = made()
-    cached = dataclasses.replace(there.encoding, cached=True, peak_gpu_memory_encoding_gb=None)
+    cached = dataclasses.replace(there.encoding, peak=Peak(2**29, cached=True))
     there = dataclasses.replace(there, encoding=cached)
     train_seed(config(tmp_path, epochs=1), Loaded(data, there), EncoderOptions(), HeadOptions())
     stats = json.loads((tmp_path / "training_stats.json").read_text())
