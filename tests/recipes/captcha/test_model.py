@@ -16,7 +16,6 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "captcha" / "train.py"
 
 
 def example() -> ModuleType:
-    pytest.importorskip("captcha")
     spec = importlib.util.spec_from_file_location("captcha_example", EXAMPLE)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
