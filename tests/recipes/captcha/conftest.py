@@ -27,7 +27,6 @@ SMALL = (
 
 @pytest.fixture(scope="session")
 def images_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("captcha")
     folder = tmp_path_factory.mktemp("captchas")
     run_recipe(folder, "draw", *SMALL[: SMALL.index("--device")], "--draw-processes", "1")
     return folder

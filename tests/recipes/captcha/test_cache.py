@@ -11,8 +11,6 @@ import numpy as np
 import psutil
 import pytest
 
-pytest.importorskip("captcha")
-
 from brimful.errors import DiskFull, UsageError
 from recipes.captcha import cache, images
 from recipes.captcha.cache import Captchas, Key, captchas, held_out, images_of

@@ -2,12 +2,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import captcha.image
 import numpy as np
 import pytest
-
-pytest.importorskip("captcha")
-
-import captcha.image
 from PIL import Image
 
 from brimful.errors import UsageError

@@ -16,7 +16,6 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "captcha" / "train.py"
 
 
 def example() -> ModuleType:
-    pytest.importorskip("captcha")
     spec = importlib.util.spec_from_file_location("captcha_example", EXAMPLE)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -31,12 +30,6 @@ def test_the_network_is_the_example_scripts():
     ours.load_state_dict(theirs.state_dict())
     images = torch.randn(2, 1, 60, 160)
     assert torch.equal(ours(images), theirs(images))
-
-
-def test_it_has_19_07_million_parameters_of_76_megabytes():
-    parameters = list(Reader().parameters())
-    assert sum(p.numel() for p in parameters) == 19_072_400
-    assert round(sum(p.nbytes for p in parameters) / 1e6) == 76
 
 
 @pytest.mark.parametrize(
@@ -78,12 +71,3 @@ def test_activations_at_1024(autocast: bool, gib: float):
     """
     slope = (saved_bytes(6, autocast) - saved_bytes(2, autocast)) / 4
     assert slope * 1024 / GIB == pytest.approx(gib, abs=0.1)
-
-
-def test_activations_by_hand():
-    """Each convolution's output and each block's, in bf16; pooling keeps int64 places besides its
-    output.
-    """
-    blocks = 32 * 60 * 160 + 2 * 64 * 30 * 80 + 2 * 128 * 15 * 40 + 2 * 128 * 7 * 20
-    pooled = 32 * 30 * 80 + 64 * 15 * 40 + 128 * 7 * 20
-    assert 1024 * (blocks * (2 + 2) + pooled * (2 + 8)) / GIB == pytest.approx(4.33, abs=0.01)

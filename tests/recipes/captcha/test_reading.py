@@ -4,8 +4,6 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-pytest.importorskip("captcha")
-
 from brimful.errors import UsageError
 from recipes.captcha.images import DIGITS, Look, Painter, texts
 from recipes.captcha.reading import FILE_NAME, load_reader, read_images, show

@@ -6,8 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-pytest.importorskip("captcha")
-
 from recipes.captcha.cache import Captchas
 from recipes.captcha.recipe import loss, measure, reader_task
 from tests.recipes.captcha.conftest import SMALL, run_recipe

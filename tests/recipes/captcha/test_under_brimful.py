@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("captcha")
-
 from tests.brimful.end_to_end import helper
 from tests.recipes.captcha.conftest import SMALL, run_recipe
 

@@ -15,8 +15,6 @@ SMALL = f"--model tiny {LIMITS} --batch-size 8 --device cpu --precision fp32".sp
 
 @pytest.fixture(scope="session")
 def rows_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("transformers")
-    pytest.importorskip("sacrebleu")
     return write_rows(tmp_path_factory.mktemp("rows") / "rows.jsonl", 40)
 
 

@@ -10,9 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-
-pytest.importorskip("transformers")
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -2,9 +2,6 @@ from pathlib import Path
 
 import pytest
 import torch
-
-pytest.importorskip("transformers")
-
 from safetensors.torch import save_file
 from transformers import T5ForConditionalGeneration
 

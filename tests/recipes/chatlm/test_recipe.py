@@ -13,10 +13,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-
-pytest.importorskip("transformers")
-pytest.importorskip("sacrebleu")
-
 from cyclopts import CycloptsError
 from hypothesis import given
 from hypothesis import strategies as st

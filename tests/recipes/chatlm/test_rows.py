@@ -4,12 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("ijson")
-pytest.importorskip("pyarrow")
-
 import pyarrow
+import pytest
 from pyarrow import parquet
 
 from brimful.errors import UsageError

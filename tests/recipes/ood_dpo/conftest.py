@@ -14,8 +14,6 @@ import torch
 from recipes.ood_dpo.settings import EncoderOptions
 from tests.recipes.conftest import run
 
-pytest.importorskip("rdkit")
-
 run_recipe = functools.partial(run, "ood_dpo")
 SPLITS = ("train", "iid_val", "iid_test", "ood_val", "ood_test")
 RINGS = ("c1ccccc1", "C1CCCCC1", "c1ccncc1", "c1ccsc1", "c1ccc2ccccc2c1", "c1ccoc1", "C1CCNCC1")

@@ -5,9 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-pytest.importorskip("rdkit")
-pytest.importorskip("sklearn")
-
 from brimful.errors import UsageError
 from recipes.ood_dpo.baselines import OF_CLASSES, Detectors
 from recipes.ood_dpo.experiments import BASELINES, TRIVIAL

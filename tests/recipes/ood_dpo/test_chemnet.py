@@ -3,9 +3,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-
-pytest.importorskip("fcd_torch")
-
 from fcd_torch import FCD
 from fcd_torch.utils import SmilesDataset
 

@@ -6,12 +6,8 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
-pytest.importorskip("pandas")
-pytest.importorskip("pyarrow")
-
 import pandas
+import pytest
 
 from brimful.errors import UsageError
 from recipes.ood_dpo import experiments as module

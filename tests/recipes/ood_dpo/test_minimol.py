@@ -9,9 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-pytest.importorskip("rdkit")
-
 import torch
 from safetensors import safe_open
 

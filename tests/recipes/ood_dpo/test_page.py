@@ -6,10 +6,6 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
-pytest.importorskip("pandas")
-
 import torch
 
 from recipes.ood_dpo import sweep

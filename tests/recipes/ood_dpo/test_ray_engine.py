@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("ray")
-pytest.importorskip("rdkit")
-pytest.importorskip("pandas")
 
 import ray
 from ray.cluster_utils import Cluster

@@ -12,9 +12,6 @@ import pytest
 import torch
 from pandas import DataFrame
 
-pytest.importorskip("rdkit")
-pytest.importorskip("sklearn")
-
 from brimful_train.config import BatchingConfig, Config, OptimizerConfig
 from recipes.ood_dpo.head import make_head
 from recipes.ood_dpo.loss import head_loss

@@ -10,13 +10,8 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
-pytest.importorskip("rdkit")
-pytest.importorskip("pandas")
-pytest.importorskip("pyarrow")
-
 import pandas
+import pytest
 
 from recipes.ood_dpo.experiments import COST
 from tests.recipes.conftest import environment

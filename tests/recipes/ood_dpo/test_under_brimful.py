@@ -9,7 +9,6 @@ import pytest
 from tests.brimful.end_to_end import helper
 from tests.recipes.ood_dpo.conftest import drugood_splits, write_drugood
 
-pytest.importorskip("fcd_torch")
 pytestmark = pytest.mark.heavy
 # trials run in folders of their own
 brimful = partial(helper.brimful, PYTHONPATH=str(Path(__file__).parents[3]))

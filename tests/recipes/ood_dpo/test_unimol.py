@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("rdkit")
-
 from brimful.errors import UsageError
 from recipes.ood_dpo.encoders import Encoder, encoder, unimol
 from recipes.ood_dpo.settings import EncoderOptions
