@@ -52,10 +52,6 @@ def started(words: list[str], threads: int) -> tuple[float, str]:
     return time.perf_counter() - begun, output
 
 
-def _words(flags: dict[str, Any]) -> list[str]:
-    return [word for name, value in flags.items() for word in (f"--{name}", str(value))]
-
-
 def ensemble(options: SimpleNamespace, preset: str, folder: Path) -> dict[str, Any]:
     """The sweep's own wall time, and the AUROC of each data set over seeds."""
     out = folder / f"sweep-{preset}"
@@ -68,7 +64,7 @@ def ensemble(options: SimpleNamespace, preset: str, folder: Path) -> dict[str, A
         "out": out,
         "cache": folder / "cache",
     }
-    seconds, _ = started([*words, *_words(flags)], options.threads)
+    seconds, _ = started([*words, *harness.flags(flags)], options.threads)
     metrics = json.loads((out / "dataset_metrics.json").read_text())
     areas = {name: next(iter(of.values()))["dpo"][name]["auroc"] for name, of in metrics.items()}
     rows = [json.loads(path.read_text()) for path in (out / "results").glob("*--dpo--*.json")]
@@ -130,11 +126,11 @@ def one_by_one(options: SimpleNamespace, setting: str, pickles: dict[str, Path])
                 "seed": seed,
                 "batch-size": batch,
                 "workers": workers,
-                "epochs": EPOCHS,
+                "most-epochs": EPOCHS,
                 "patience": PATIENCE,
                 "device": options.device,
             }
-            words = ["bench/ood_authors.py", str(path), *_words(flags)]
+            words = ["bench/ood_authors.py", str(path), *harness.flags(flags)]
             took, output = started(words, options.threads)
             runs.append((took, json.loads(output)))
             harness.say(f"  {setting}, {name}, seed {seed}: {took:.1f} s, {runs[-1][1]}")
