@@ -9,18 +9,19 @@ of all positions, gradients are clipped at 1. The optimizer, its schedule and th
 recipe's, so that both do the same updates.
 """
 
-import argparse
 import functools
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 from transformers import T5ForConditionalGeneration, get_cosine_schedule_with_warmup
+
+from bench import harness
 
 IGNORED = -100
 
@@ -97,50 +98,39 @@ def twin(model: Any) -> T5ForConditionalGeneration:
     return network
 
 
-def main() -> None:
+def main(
+    *,
+    data: Path,
+    tokenizer: Path,
+    cache: Path,
+    model: str = "chatlm-0.2b",
+    length: Annotated[int, "tokens that each prompt and each response is filled up to"] = 256,
+    batch_size: int = 64,
+    precision: Literal["fp32", "bf16"] = "bf16",
+    updates: int = 1000,
+) -> None:
     from recipes.chatlm.model import chat_model
     from recipes.chatlm.recipe import prepare
     from recipes.chatlm.settings import DataOptions, ModelOptions
 
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--tokenizer", type=Path, required=True)
-    parser.add_argument("--cache", type=Path, required=True)
-    parser.add_argument("--model", default="chatlm-0.2b")
-    parser.add_argument(
-        "--length",
-        type=int,
-        default=256,
-        help="tokens that each prompt and each response is filled up to",
+    limits = {"max_prompt_tokens": length, "max_response_tokens": length, "eval_share": 0.0}
+    words, pairs, _ = prepare(
+        DataOptions(data=(data,), tokenizer=tokenizer, cache=cache, **limits)  # type: ignore
     )
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--precision", choices=["fp32", "bf16"], default="bf16")
-    parser.add_argument("--updates", type=int, default=1000)
-    args = parser.parse_args()
-    limits = {"max_prompt_tokens": args.length, "max_response_tokens": args.length}
-    data = DataOptions(
-        data=(args.data,), tokenizer=args.tokenizer, cache=args.cache, eval_share=0.0, **limits
-    )
-    tokenizer, pairs, _ = prepare(data)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = twin(
-        chat_model(
-            ModelOptions(args.model), len(tokenizer), tokenizer.pad_token_id, tokenizer.eos_token_id
-        )
-    )
-    batches = loader(pairs, args.batch_size, args.length, tokenizer.pad_token_id)
+    padding = words.pad_token_id
+    network = twin(chat_model(ModelOptions(model), len(words), padding, words.eos_token_id))
     steps = plain_loop(
-        model.to(device),
-        batches,
+        network.to("cuda" if torch.cuda.is_available() else "cpu"),
+        loader(pairs, batch_size, length, padding),
         lr=2e-4,
         weight_decay=0.01,
         warm_up=100,
-        updates=args.updates,
-        precision=args.precision,
+        updates=updates,
+        precision=precision,
     )
-    for _ in range(args.updates):
+    for _ in range(updates):
         next(steps)
 
 
 if __name__ == "__main__":
-    main()
+    harness.run(main)

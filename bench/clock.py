@@ -254,10 +254,7 @@ def print_table(result: dict[str, Any]) -> None:
     }.items():
         print(f"{name:34}" + "  ".join(f"{key} {value:.3g}" for key, value in of.items()))
     for row in result["other_cards"]:
-        what = f"  {row['model']:22}{row['card']:12}{row['precision']:6}{row['batch_size']:>5}"
-        measured, predicted = row["images_per_s"], row["predicted_images_per_s"]
-        speeds = f"  measured {measured:>6}  predicted {predicted:>7}"
-        print(f"{what}{speeds}  time {row['time_ratio']:.2f} x")
+        print("  ", *(f"{name} {value}" for name, value in row.items()))
     print("fitted:", result["fitted"], "  in force:", result["in_force"])
 
 

@@ -110,7 +110,7 @@ class Training:
 
     def require_all_gone(self) -> None:
         if not wait(lambda: not self.processes(), GONE_S):
-            self.wrong.append(f"processes stay: {', '.join(map(words_of, self.processes()))}")
+            self.wrong.append(f"processes stay: {self.processes()}")
             self.kill_all()
 
     def end(self, started: "subprocess.Popen[bytes]") -> int:
@@ -126,14 +126,6 @@ class Training:
         for pid in self.processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-
-
-def words_of(pid: int) -> str:
-    """The command line of a process, "" where it has ended."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
-    except OSError:
-        return ""
 
 
 def wait(holds: Callable[[], bool], limit_s: float) -> bool:

@@ -230,19 +230,6 @@ def cell(line: dict[str, Any], name: str) -> str:
     return f"{text} {predicted / value - 1:+.1%}" if predicted else text
 
 
-def print_summary(figures: dict[str, dict[str, Any]]) -> None:
-    for name, of in figures.items():
-        inside = (
-            ""
-            if of["inside_interval"] is None
-            else f", {of['inside_interval']:.0%} inside the interval"
-        )
-        print(
-            f"{name:10}{of['rows']:>3} rows: median error {of['median']:.1%}, 95th percentile "
-            f"{of['p95']:.1%}{inside}"
-        )
-
-
 def line_of(row: dict[str, str]) -> dict[str, Any]:
     """A measured row beside its prediction."""
     return {
@@ -265,7 +252,7 @@ def main(
         lines.append(line_of(row))
         print(table(lines[-1:])[-1], flush=True)
     figures = {"summary": summary(lines), "by_kind": by_kind(lines)}
-    print_summary(figures["summary"])
+    print(*(f"{name}: {of}" for name, of in figures["summary"].items()), sep="\n")
     print("", *short_table(figures["by_kind"]), sep="\n")
     if data and not only:
         what = "memory and step time of fine-tuning language models, predicted, against measured"

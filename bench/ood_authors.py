@@ -6,10 +6,11 @@ Read as facts from github.com/langzhouhe/OOD-DPO, in words of our own: bench/ood
 Same data, network, loss, optimizer, schedule, clipping and stop as the recipe's preset "original".
 """
 
-import argparse
 import json
 import pickle
 import random
+from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -17,6 +18,8 @@ from sklearn.metrics import roc_auc_score
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
+
+from bench import harness
 
 
 class Pairs(Dataset):
@@ -59,25 +62,24 @@ def auroc(
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("data", help="a pickle of splits and features, made by bench/ood_sweep.py")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--batch-size", type=int, default=512)
-    parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--epochs", type=int, default=50)
-    parser.add_argument("--patience", type=int, default=10)
-    parser.add_argument("--device", default="cpu")
-    args = parser.parse_args()
-    torch.manual_seed(args.seed)
-    np.random.seed(args.seed)
-    random.seed(args.seed)
-    with open(args.data, "rb") as file:
-        data = pickle.load(file)
-    features = {smiles: torch.tensor(row) for smiles, row in data["features"].items()}
-    split = data["splits"][args.seed]
+def main(
+    data: Annotated[Path, "a pickle of splits and features, made by bench/ood_sweep.py"],
+    *,
+    seed: int = 0,
+    batch_size: int = 512,
+    workers: int = 4,
+    most_epochs: int = 50,
+    patience: int = 10,
+    device: str = "cpu",
+) -> None:
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    random.seed(seed)
+    given = pickle.loads(data.read_bytes())
+    features = {smiles: torch.tensor(row) for smiles, row in given["features"].items()}
+    split = given["splits"][seed]
     pairs = Pairs(split["train_id"], split["train_ood"], features)
-    loader = DataLoader(pairs, batch_size=args.batch_size, shuffle=True, num_workers=args.workers)
+    loader = DataLoader(pairs, batch_size=batch_size, shuffle=True, num_workers=workers)
     model = nn.Sequential(
         nn.Linear(512, 256),
         nn.ReLU(),
@@ -86,14 +88,14 @@ def main() -> None:
         nn.ReLU(),
         nn.Dropout(0.1),
         nn.Linear(128, 1),
-    ).to(args.device)
+    ).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=1e-5)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.9)
     best, stale, epochs, state = -1.0, 0, 0, {}
-    while epochs < args.epochs and stale < args.patience:
+    while epochs < most_epochs and stale < patience:
         model.train()
         for inside, outside in loader:
-            low, high = (model(rows.to(args.device)).squeeze(-1) for rows in (inside, outside))
+            low, high = (model(rows.to(device)).squeeze(-1) for rows in (inside, outside))
             loss = F.softplus(-0.1 * (high.unsqueeze(1) - low.unsqueeze(0))).mean()
             loss = loss + 0.01 * (low.square().mean() + high.square().mean())
             optimizer.zero_grad()
@@ -102,19 +104,15 @@ def main() -> None:
             optimizer.step()
         schedule.step()
         epochs += 1
-        now = auroc(
-            model, split["validation_id"], split["validation_ood"], features, args.batch_size
-        )
+        now = auroc(model, split["validation_id"], split["validation_ood"], features, batch_size)
         stale += 1
         if now > best:
             best, stale = now, 0
             state = {name: value.clone() for name, value in model.state_dict().items()}
     model.load_state_dict(state)
-    test = auroc(model, data["test_id"], data["test_ood"], features, args.batch_size)
-    print(
-        json.dumps({"seed": args.seed, "auroc": test, "validation_auroc": best, "epochs": epochs})
-    )
+    test = auroc(model, given["test_id"], given["test_ood"], features, batch_size)
+    print(json.dumps({"seed": seed, "auroc": test, "validation_auroc": best, "epochs": epochs}))
 
 
 if __name__ == "__main__":
-    main()
+    harness.run(main)

@@ -13,7 +13,9 @@ import json
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import brimful_inside
 from bench import harness
@@ -71,31 +73,23 @@ def step_seconds(steps: int, kind: str | None) -> float:
     return float(done.stdout)
 
 
-def pairs_of(kind: str, pairs: int, steps: int) -> list[tuple[float, float]]:
-    """(without, with) of each pair; the order within a pair changes from one to the next."""
-    measured = []
-    for number in range(pairs):
-        order = (None, kind) if number % 2 == 0 else (kind, None)
-        times = {side: step_seconds(steps, side) for side in order}
-        measured.append((times[None], times[kind]))
-        plain_ms, probed_ms = (1e3 * seconds for seconds in measured[-1])
-        harness.say(f"  {kind} {number + 1}/{pairs}: {plain_ms:.3f} ms, {probed_ms:.3f} ms")
-    return measured
-
-
-def summary(measured: list[tuple[float, float]]) -> dict:
+def summary(kind: str, pairs: int, steps: int) -> dict[str, Any]:
     """Extra microseconds of a step and their share of it: median and range over the pairs."""
-    extra_s = [probed - plain for plain, probed in measured]
+    sides = {"plain": None, "probed": kind}
+    rows = harness.by_turns(
+        {side: partial(step_seconds, steps, of) for side, of in sides.items()}, pairs
+    )
+    extra_s = [row["probed"] - row["plain"] for row in rows]
     return {
         "extra_us": harness.span([seconds * 1e6 for seconds in extra_s]),
         "share_of_step": harness.span([seconds / STEP_S for seconds in extra_s]),
-        "plain_step_cpu_s": harness.span([plain for plain, _ in measured])["median"],
-        "pairs_cpu_s": measured,
+        "plain_step_cpu_s": harness.span([row["plain"] for row in rows])["median"],
+        "pairs_cpu_s": [(row["plain"], row["probed"]) for row in rows],
     }
 
 
 def main(*, pairs: int = 7, steps: int = 600, out: harness.Out = harness.RESULTS) -> int:
-    kinds = {kind: summary(pairs_of(kind, pairs, steps)) for kind in KINDS}
+    kinds = {kind: summary(kind, pairs, steps) for kind in KINDS}
     what = "processor time that the probe adds to a training step, and its share of one of 10 ms"
     settings = {"pairs": pairs, "steps": steps, "step_s": STEP_S, "limit": LIMIT}
     for kind, figures in kinds.items():

@@ -110,71 +110,48 @@ def tokenizer(folder: Path) -> None:
     made.save_pretrained(folder)
 
 
+def model(folder: Path, config: str, network: str, **more: int) -> None:
+    """A small one of Transformers with its tokenizer, by the names of its classes."""
+    import transformers
+
+    layers = {"num_hidden_layers": 4, "num_attention_heads": 4, "hidden_size": 256}
+    sizes = {**layers, "vocab_size": 4096, "pad_token_id": 3, **more}
+    made = getattr(transformers, config)(**sizes)
+    getattr(transformers, network)(made).save_pretrained(folder)
+    tokenizer(folder)
+
+
 def language_model(folder: Path) -> None:
-    """A small Llama with its tokenizer."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    sizes = {
-        "hidden_size": 256,
-        "intermediate_size": 688,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 4,
-    }
-    config = LlamaConfig(
-        vocab_size=4096,
-        max_position_embeddings=512,
-        bos_token_id=1,
-        eos_token_id=2,
-        pad_token_id=3,
-        **sizes,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    tokenizer(folder)
+    more = {"intermediate_size": 688, "max_position_embeddings": 512}
+    model(folder, "LlamaConfig", "LlamaForCausalLM", **more, bos_token_id=1, eos_token_id=2)
 
 
-def encoder_model(folder: Path) -> None:
-    """A small BERT with its tokenizer."""
-    from transformers import BertConfig, BertModel
-
-    sizes = {
-        "hidden_size": 256,
-        "intermediate_size": 1024,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 4,
-    }
-    BertModel(BertConfig(vocab_size=4096, pad_token_id=3, **sizes)).save_pretrained(folder)
-    tokenizer(folder)
-
-
-def _rows(folder: Path, name: str, rows: list[dict[str, str]]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+def _rows(path: Path, count: int, *names: str) -> None:
+    """Rows of a sentence for each name."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    columns = (sentences(count, seed) for seed in range(len(names)))
+    rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def texts(folder: Path) -> None:
     """Rows of text, with a small language model."""
     language_model(folder / "model")
-    for split, count in (("train", 400), ("test", 40)):
-        _rows(folder / "rows", f"{split}.jsonl", [{"text": text} for text in sentences(count)])
+    _rows(folder / "rows" / "train.jsonl", 400, "text")
+    _rows(folder / "rows" / "test.jsonl", 40, "text")
 
 
 def preferences(folder: Path) -> None:
     """Prompts with an answer that was chosen and one that was not, with a small language model."""
     language_model(folder / "model")
-    for split, count in (("train", 400), ("test", 40)):
-        parts = zip(sentences(count, 1), sentences(count, 2), sentences(count, 3), strict=True)
-        _rows(
-            folder / "rows",
-            f"{split}.jsonl",
-            [{"prompt": p, "chosen": c, "rejected": r} for p, c, r in parts],
-        )
+    _rows(folder / "rows" / "train.jsonl", 400, "prompt", "chosen", "rejected")
+    _rows(folder / "rows" / "test.jsonl", 40, "prompt", "chosen", "rejected")
 
 
 def pairs(folder: Path) -> None:
     """Pairs of sentences, with a small encoder."""
-    encoder_model(folder / "model")
-    parts = zip(sentences(600, 1), sentences(600, 2), strict=True)
-    _rows(folder, "pairs.jsonl", [{"anchor": a, "positive": b} for a, b in parts])
+    model(folder / "model", "BertConfig", "BertModel", intermediate_size=1024)
+    _rows(folder / "pairs.jsonl", 600, "anchor", "positive")
 
 
 def lightning_checkpoint(folder: Path) -> None:
