@@ -78,16 +78,6 @@ def test_no_golden_copy_is_left_of_a_screen_that_is_gone() -> None:
     assert {path.stem for path in FOLDER.glob("*.txt")} == set(SCREENS)
 
 
-def test_the_short_form_begins_like_the_full_one_and_leaves_out_the_details() -> None:
-    short, full = draw(SCREENS["predict-fits"]), draw(SCREENS["predict-fits-full"])
-    assert short.split("\n\n")[0] == full.split("\n\n")[0]
-    assert len(short.splitlines()) < 25 < len(full.splitlines())
-    assert "Where the memory goes" in full and "Where the memory goes" not in short
-    assert "the command has no {batch_size}" in draw(SCREENS["predict-as-given"]), (
-        "warnings are never details"
-    )
-
-
 @pytest.mark.parametrize("name", ["predict-fits", "predict-out-of-memory", "predict-as-given"])
 def test_a_prediction_has_at_most_18_lines_and_its_table_however_much_there_is_to_say(
     name: str,
@@ -112,11 +102,6 @@ def test_a_prediction_has_at_most_18_lines_and_its_table_however_much_there_is_t
     assert "\nmemory " in shown, "numbers before warnings"
     details = draw(lambda c: screens.show_record(c, crowded))
     assert all(f"\n{n} {long[:20]}" in details for n in range(9)) and "Next (" in details
-
-
-def test_a_plan_ends_with_the_command_to_paste_on_one_line_however_narrow_the_terminal() -> None:
-    record = product.tune_on_cpu()
-    assert draw(SCREENS["tune-cpu"]).strip().splitlines()[-1] == record.plan.command_line
 
 
 def test_what_comes_from_outside_is_printed_as_it_is_and_never_as_markup() -> None:

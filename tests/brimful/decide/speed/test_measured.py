@@ -24,10 +24,6 @@ def test_the_knee_is_the_smallest_size_within_the_tolerance_of_the_best(pairs):
     assert list(middles) == sorted(middles)
 
 
-def test_a_smaller_size_two_per_cent_slower_wins():
-    assert speed_estimate(runs([(8, 50), (16, 98.5), (32, 100), (64, 99)])).knee_batch_size == 16
-
-
 def test_the_noise_of_one_size_widens_its_own_interval_and_no_other():
     estimate = speed_estimate(runs([(8, 92), (8, 93), (64, 90), (64, 100), (64, 170)]))
     small, large = (point.value for point in estimate.points)

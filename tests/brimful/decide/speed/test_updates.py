@@ -24,12 +24,6 @@ def test_another_optimizer_moves_its_own_bytes_in_as_many_operations_as_it_makes
     assert again == updates.updated_by(500, 1)(KERNELS), "the last change tells"
 
 
-def test_an_update_reads_gradients_once_and_writes_parameters_and_states():
-    parameters = gradients = 40
-    states = 80
-    assert updates.update_bytes(gradients, states) == gradients + 2 * parameters + 2 * states
-
-
 def test_a_micro_batch_adds_its_gradients_and_makes_no_update():
     after = updates.adding_gradients(800, 2)(KERNELS)
     assert after[:2] == [FORWARD, BACKWARD] and {kernel.engine for kernel in after[2:]} == {
