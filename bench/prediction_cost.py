@@ -33,10 +33,11 @@ from bench.harness import MIB
 from bench.scripts_table import PROGRAMS
 
 LIMIT_RATIO, LIMIT_BYTES = 7.0, 1 << 30
-# Two of a billion parameters, one whose evaluation generates, and programs of each kind; many of the
-# table's do the same in other words.
+# Two of a billion parameters, one that repeats much, one that starts workers at each epoch, one
+# whose evaluation generates, and programs of each kind; many of the table's do the same in other
+# words.
 CHOSEN = (
-    *("billion", "billion --empty", "mlp", "lstm_lm", "t5_generate"),
+    *("billion", "billion --empty", "accumulating", "streaming", "mlp", "lstm_lm", "t5_generate"),
     *("checkpointed_transformer", "trainer_gpt2", "accelerate_images", "lightning_unet"),
     *("peft_lora", "dcgan", "contrastive", "vit_ema", "unet_segmentation"),
 )
@@ -136,9 +137,11 @@ def scripts() -> dict[str, tuple[list[str], str]]:
     """(script with its arguments, card) by name: the programs of bench/cost, and those of
     bench/scripts that run here.
     """
-    billion = [str(harness.ROOT / "bench" / "cost" / "billion.py"), "--batch-size", "4"]
-    commands = {"billion": (billion, "a100-80gb")}
-    commands["billion --empty"] = ([*billion, "--empty"], "a100-80gb")
+    commands = {}
+    for words in ("billion", "billion --empty", "accumulating", "streaming"):
+        name, *flags = words.split()
+        script = str(harness.ROOT / "bench" / "cost" / f"{name}.py")
+        commands[words] = ([script, "--batch-size", "4", *flags], "a100-80gb")
     for program in PROGRAMS:
         is_here = all(importlib.util.find_spec(module) is not None for module in program.needs)
         if is_here and not program.prepare and not program.launcher:
