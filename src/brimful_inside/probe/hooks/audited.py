@@ -45,8 +45,11 @@ class Audited:
             self._autocast = _name(context.fast_dtype)
 
     def steps(self, groups: Any) -> None:
-        """The optimizer's groups, at the first step."""
-        for parameter in (p for group in groups for p in group["params"] if p.is_floating_point()):
+        """The optimizer's groups, at the first step. What is no Parameter is a copy in float32 of
+        one that computes in a half type (DeepSpeed's)."""
+        for parameter in (p for group in groups for p in group["params"]):
+            if not isinstance(parameter, torch.nn.Parameter) or not parameter.is_floating_point():
+                continue
             self._dtypes.add(_name(parameter.dtype))
             self._elements[parameter.dim() > 2] += parameter.numel()
 

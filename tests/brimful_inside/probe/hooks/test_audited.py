@@ -14,7 +14,10 @@ device = "cuda" if torch.cuda.is_available() else "cpu"
 if "tf32" in how:
     torch.set_float32_matmul_precision("high")
 model = nn.Sequential(nn.Conv1d(1, 1, 3, padding=1), nn.Flatten(), nn.Linear(8, 1)).to(device)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+weights = list(model.parameters())
+if "masters" in how:
+    weights = [weight.detach().clone().requires_grad_() for weight in weights]
+optimizer = torch.optim.SGD(weights, lr=0.1)
 module = nn.DataParallel(model) if "split" in how else model
 context = torch.autocast("cuda", torch.bfloat16) if "autocast" in how else contextlib.nullcontext()
 data = TensorDataset(torch.randn(64, 1, 8))
@@ -60,6 +63,10 @@ def test_the_format_of_a_training_is_seen(run_trial, how, autocast):
         "convolutions": pytest.approx(3 / 13),
     }
     assert seen["device_reads"] == {} and seen["split_over"] == 1
+
+
+def test_copies_that_an_optimizer_steps_say_nothing_of_the_format(run_trial):
+    assert audited(run_trial, "masters")["precision"] is None
 
 
 def test_cards_that_share_a_batch_are_counted(run_trial):
