@@ -33,8 +33,8 @@ from bench.harness import MIB
 from bench.scripts_table import PROGRAMS
 
 LIMIT_RATIO, LIMIT_BYTES = 7.0, 1 << 30
-# Two of a billion parameters, one whose evaluation generates, and programs of each kind; many of the
-# table's do the same in other words.
+# Two of a billion parameters, and programs of each kind; many of the table's do the same in other
+# words.
 CHOSEN = (
     *("billion", "billion --empty", "mlp", "lstm_lm", "t5_generate"),
     *("checkpointed_transformer", "trainer_gpt2", "accelerate_images", "lightning_unet"),
@@ -133,8 +133,8 @@ def cost_of(name: str, command: list[str], gpu: str, rounds: int = 3) -> Cost:
 
 
 def scripts() -> dict[str, tuple[list[str], str]]:
-    """(script with its arguments, card) by name: the programs of bench/cost, and those of
-    bench/scripts that run here.
+    """(script with its arguments, card) by name: that of bench/cost, and those of bench/scripts
+    that run here.
     """
     billion = [str(harness.ROOT / "bench" / "cost" / "billion.py"), "--batch-size", "4"]
     commands = {"billion": (billion, "a100-80gb")}
