@@ -41,7 +41,7 @@ from safetensors.torch import load_file, save_file
 
 from brimful.errors import CheckpointDamaged, CheckpointUnreadable, OtherFormat, UsageError
 
-FORMAT = 2
+FORMAT = 3
 INDEX = "state.json"
 _END = re.compile(rb',"crc32":"([0-9a-f]{8})"}\n\Z')
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")

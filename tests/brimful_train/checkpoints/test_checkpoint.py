@@ -165,9 +165,9 @@ def test_another_format_is_refused_with_both_numbers(tmp_path, number, age):
     "body",
     [
         b"{}",
-        b'{"format":2}',
+        b'{"format":%d}' % whole.FORMAT,
         b'{"format":"x"}',
-        b'{"format":2,"step":1,"score":null,"files":[]}',
+        b'{"format":%d,"step":1,"score":null,"files":[]}' % whole.FORMAT,
         b"[1]",
     ],
 )

@@ -176,7 +176,7 @@ def test_a_damaged_best_is_warned_of_once_and_the_next_best_is_given(tmp_path):
 def test_one_of_a_newer_format_is_neither_removed_nor_passed_over_for_an_older_one(tmp_path):
     checkpoints = of(tmp_path, keep_last=1)
     save(checkpoints, 1)
-    newer = sealed(b'{"format":3}')
+    newer = sealed(b'{"format":99}')
     (save(of(tmp_path), 2) / "state.json").write_bytes(newer)
     with pytest.raises(OtherFormat):
         of(tmp_path).newest()
