@@ -77,6 +77,16 @@ def test_a_trial_on_a_cpu_shows_what_the_plan_compares_with_the_budget() -> None
     )
 
 
+def test_trials_say_why_they_failed_and_what_they_ran_with() -> None:
+    table, quote = trial_sections(product.script_raised())
+    assert not table.detail, "without a result the trials are the result"
+    assert table.notes == (f"Trial 1: RuntimeError: {product.MESSAGE} (train.py:77 in main)",)
+    assert quote.open and quote.text == product.TRACEBACK.rstrip()
+    (tuned,) = trial_sections(product.tune_on_cpu())
+    assert isinstance(tuned, Table) and tuned.detail
+    assert any("with MALLOC_" in note for note in tuned.notes)
+
+
 def test_a_peak_of_an_imaginary_card_is_predicted_and_of_this_machine_measured() -> None:
     records = {Source.PREDICTED: product.tune_on_card(), Source.MEASURED: product.tune_on_cpu()}
     for source, record in records.items():

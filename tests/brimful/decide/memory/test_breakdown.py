@@ -16,7 +16,7 @@ from brimful_inside.simulator.program import program_of
 from brimful_inside.simulator.replay import replay, replay_cards
 from brimful_inside.simulator.trace import At, Backward, Free, Malloc, Phase, Site, Tag, Trace
 from tests.brimful.decide.programs import CONTEXT, FORWARD, MIB, network, one_step, traced
-from tests.brimful_inside.simulator.random_programs import random_program
+from tests.brimful_inside.simulator.random_programs import program_from, random_program
 
 CONFIGURATIONS = [
     "",
@@ -134,6 +134,27 @@ def test_a_forward_pass_that_is_done_again_makes_activations():
     assert categories(traced(Phase("train"), *rows)) == ["activations"]
 
 
+def test_the_moment_names_the_operation_the_module_and_the_line():
+    made = broken_down(traced(*WEIGHT, Phase("train"), *one_step(1, 10)))
+    moment = made.whole.moment
+    assert (moment.phase, moment.op, moment.module, moment.during) == (
+        "train",
+        "aten.mm.default",
+        "layers.0",
+        "backward",
+    )
+    assert moment.where == "train.py:9 in main: loss.backward()"
+    assert made.whole.parts["activations"] == 3 * MIB and made.whole.parts["gradients"] == MIB
+    (share,) = made.whole.modules
+    assert (share.module, share.bytes) == ("layers.0", 7 * MIB)
+    assert share.categories == {
+        "parameters": MIB,
+        "gradients": MIB,
+        "activations": 3 * MIB,
+        "temporaries": 2 * MIB,
+    }
+
+
 def test_a_phase_that_never_holds_more_than_it_found_has_its_peak_at_its_beginning():
     made = broken_down(
         traced(
@@ -222,6 +243,16 @@ def test_live_blocks_are_those_of_the_allocator_and_each_visit_is_as_high_as_the
         assert max(visit.allocated for visit in visits) == peaks.allocated
         assert max(visit.reserved for visit in visits) == peaks.reserved
         assert all(sum(live.at(visit.allocated_at).values()) == visit.allocated for visit in visits)
+
+
+def test_a_moment_before_everything_shows_nothing_and_a_phase_begins_at_no_allocation():
+    program = program_from(
+        [("malloc", "a", None, 0), ("phase", "train"), ("malloc", "b", None, 0)], [MIB, 0]
+    )
+    live = LiveBlocks()
+    replay(program, program.sizes, CachingAllocator(), observe=live)
+    assert [live.at(moment) for moment in range(4)] == [{}, {0: MIB}, {0: MIB}, {0: MIB}]
+    assert [live.allocation_at(moment) for moment in range(4)] == [None, 0, None, 1]
 
 
 def test_averages_of_the_weights_that_were_copied_to_the_card_are_no_inputs():

@@ -14,7 +14,7 @@ from brimful.decide.memory.fit import (
     largest_that,
     slack_of,
 )
-from brimful.decide.memory.size_model import fit_size_model
+from brimful.decide.memory.size_model import SizeModel, fit_size_model
 from brimful.measure.gpus import find_gpu
 from brimful.values import Estimate, Source
 from brimful_inside.simulator.allocator_settings import settings_from
@@ -177,6 +177,15 @@ def test_what_may_be_reserved_at_most_fits_and_a_byte_more_does_not(budget, cont
     for most, end in ((chosen.sure_bytes, 1), (chosen.hoped_bytes, 0)):
         assert chosen.around(most + 1 + context)[end] > budget
         assert most < 0 or chosen.around(most + context)[end] <= budget
+
+
+def test_a_size_that_turned_out_too_large_is_not_replayed_again(monkeypatch):
+    script, chosen = network(3), card(20 * GIB)
+    peaks = ExtrapolatedPeaks(fitted(script), chosen)
+    largest = peaks.largest(5, None)
+    assert largest is not None and not all(peaks._fits.values())
+    monkeypatch.setattr(SizeModel, "replay_at", lambda *args, **kwargs: pytest.fail("replayed"))
+    assert peaks.largest(5, None) == largest
 
 
 # --- the context of a program on a card

@@ -1,6 +1,7 @@
 import pytest
 
 from brimful.decide.memory.intervals import (
+    ASSUMED_ERROR,
     NO_CONVOLUTIONS,
     SEVERAL_RANKS,
     UNKNOWN_WORKSPACES,
@@ -18,6 +19,13 @@ from brimful_inside.simulator.trace import Free, Malloc, Trace
 
 def evidence(situation: str, low: float, high: float, count: int = 100) -> Evidence:
     return Evidence(situation, 0.0, low, high, count, "2026-01-01", "one card", "a bench")
+
+
+def test_without_a_bench_the_interval_is_assumed_and_says_so():
+    for answer in ([], [evidence("dense", -0.01, 0.02)]):
+        interval = interval_for("workspaces", answer)
+        assert interval.source is Source.ASSUMED and "assumed" in interval.basis
+        assert (interval.low, interval.high) == (-ASSUMED_ERROR, ASSUMED_ERROR)
 
 
 def test_the_bench_with_most_runs_is_taken():

@@ -8,6 +8,13 @@ MIB = 1 << 20
 EVALUATION = {"eval": 75 * MIB, "eval_seen": 2, "eval_length": 125}
 
 
+def test_an_evaluation_that_keeps_its_outputs_is_shown_with_what_it_comes_to():
+    (advice,) = memory_that_grows(EVALUATION, 10 * GIB)
+    assert advice.code == "memory-grows"
+    assert "75.0 MiB" in advice.problem and "2 of 125 batches" in advice.problem
+    assert "9.01 GiB" in advice.explanation and "does not fit" not in advice.explanation
+
+
 @pytest.mark.parametrize(("budget", "fits"), [(13 * GIB, False), (14 * GIB, True)])
 def test_an_evaluation_that_does_not_fit_at_its_end_is_marked_so(budget, fits):
     (advice,) = memory_that_grows(EVALUATION, 10 * GIB, 4 * GIB, budget)

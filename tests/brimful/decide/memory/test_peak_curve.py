@@ -36,6 +36,12 @@ def test_no_coefficient_is_negative_and_no_peak_falls_with_the_batch(points):
     assert 0 <= low <= fit.at(50) <= high
 
 
+def test_two_points_make_a_line_and_one_a_constant():
+    line = fit_peaks([(4, 140.0), (8, 180.0)])
+    assert (line.fixed, line.linear, line.quadratic) == pytest.approx((100, 10, 0))
+    assert fit_peaks([(4, 140.0)]).at(100) == pytest.approx(140)
+
+
 def test_the_interval_grows_with_extrapolation_and_with_noise():
     rng = random.Random(3)
     clean = fit_peaks([(b, 400 * MIB + b * 10 * MIB) for b in (4, 16, 64)])

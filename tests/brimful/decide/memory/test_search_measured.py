@@ -135,6 +135,13 @@ def test_memory_that_never_changes_ignores_the_batch_size():
     assert conclusion.estimate.largest_batch_size == max(asked)
 
 
+def test_a_search_cut_short_names_no_largest_size_and_does_not_say_that_nothing_fits():
+    conclusion, asked = searched(line, max_trials=3, names_largest=False)
+    assert conclusion.largest == max(asked) and len(conclusion.estimate.probes) == 3
+    assert conclusion.estimate.largest_batch_size is None and not conclusion.estimate.nothing_fits
+    assert conclusion.estimate.limited_by is None
+
+
 @pytest.mark.parametrize("within", [15, 40])
 def test_the_predicted_ceiling_of_few_peaks_stays_within_the_budget_and_the_limits(within):
     points = [(4, line(4)), (8, line(8)), (16, line(16))]

@@ -405,6 +405,16 @@ def test_a_later_failure_keeps_what_was_found(outcome):
     assert conclusion.estimate.limited_by not in ("budget", None)
 
 
+def test_the_conclusion_has_a_curve_for_the_page():
+    script, chosen = network(2), card(20 * GIB, high=0.05)
+    conclusion, _, largest = searched(chosen, script.trace)
+    curve = {point.batch_size: point.value for point in conclusion.estimate.curve}
+    assert curve[largest].value == chosen.device_bytes(
+        chosen.replay(script.trace(largest), None).peak
+    )
+    assert all(p.value.low <= p.value.value <= p.value.high for p in conclusion.estimate.curve)
+
+
 @pytest.mark.parametrize("budget", [1200, 1500, 3000])
 def test_a_small_card_that_its_context_fills_by_half_still_gets_its_third_trace(budget):
     script = with_more(

@@ -17,7 +17,9 @@ from brimful_inside.simulator.allocator_settings import settings_from
 from brimful_inside.simulator.program import program_of
 from brimful_inside.simulator.replay import replay
 from brimful_inside.simulator.trace import Malloc, Trace
-from tests.brimful.decide.programs import Script, network
+from tests.brimful.decide.programs import Script, affine, network
+
+MIB = 1 << 20
 
 
 def fitted(script: Script) -> SizeModel:
@@ -53,6 +55,11 @@ def test_a_parabola_through_three_points_knows_pairs_within_a_batch(a, b, c, siz
     line = fit_polynomial([(size, pairs(size)) for size in sorted(sizes)[:3]])
     assert line.exact
     assert [line.at(size) for size in (1, 7, 500)] == [pairs(size) for size in (1, 7, 500)]
+
+
+@pytest.mark.parametrize("rounded", [lambda b: 1000 * (b // 2), lambda b: -(-b // 8)])
+def test_a_size_that_was_rounded_is_not_exact(rounded):
+    assert not fit_polynomial([(5, rounded(5)), (12, rounded(12))]).exact
 
 
 @pytest.mark.parametrize("sizes", [[4, 4], [1, 2, 3, 4]])
@@ -118,6 +125,11 @@ def test_a_workspace_is_computed_anew_from_its_own_numbers(monkeypatch):
     assert model is not None and model.exact
     assert model.sizes_at(1000) == [workspaces.bytes_of("tiles", (3000, 1024))]
     assert not model.constant
+
+
+def test_what_does_not_depend_on_the_batch_is_constant():
+    model = fit_size_model(programs(Script([("malloc", "w", affine(1000, 0))]), 5, 12))
+    assert model is not None and model.constant and not model.superlinear
 
 
 def test_a_broken_model_is_caught_by_the_trace_that_was_not_fitted():

@@ -139,6 +139,12 @@ def test_an_epoch_reserves_more_than_batches_of_its_largest_samples():
     assert max(map(reserved, epochs_of(drawn, worst))) > 1.1 * reserved(worst)
 
 
+def test_the_step_of_the_largest_samples_is_part_of_an_epoch():
+    drawn, worst = training([10, 12, 11, 13, 10, 12]), training([60] * 4)
+    for program in epochs_of(drawn, worst):
+        assert max(program.sizes) == max(worst.sizes)
+
+
 @given(st.lists(st.integers(1, 8), min_size=4, max_size=12), st.booleans())
 def test_the_scripts_own_order_has_no_less_alive_than_the_trial_with_small_tensors_too(rest, large):
     drawn = training([2, 1, *rest], batch_size=4 if large else 1)

@@ -59,6 +59,16 @@ def test_a_sampler_that_shares_batches_among_ranks_gives_each_its_part() -> None
     assert samples_of(result(**shared, length=None).reports[0].loaders[0]) == 1000
 
 
+def test_the_samples_that_the_user_gives_stand_for_those_that_are_here() -> None:
+    answer = epoch(result(), samples=50_030)
+    assert (answer.steps, answer.samples, answer.samples_given, answer.distinct) == (
+        782,
+        50_030,
+        True,
+        None,
+    )
+
+
 def test_samples_are_distinct_where_the_sampler_draws_each_once() -> None:
     assert epoch(result()).distinct == 1000
     assert epoch(result(sampler="WeightedRandomSampler")).distinct is None
@@ -135,6 +145,13 @@ def test_slower_loading_sets_the_time_and_without_workers_it_is_added() -> None:
     assert epoch(result(), loads(2, 100_000)).train_s.value == pytest.approx(1000 / 6_400)
     alone = epoch(result(), loads(0, 100_000))
     assert alone.train_s.value == pytest.approx(1000 / 6_400 + 0.01) and alone.waits_for_data
+
+
+def test_ranks_load_their_shares_side_by_side() -> None:
+    two = replace(
+        result(sampler_samples=500), reports=(replace(result().reports[0], world_size=2),)
+    )
+    assert epoch(two, loads(2, 1_000), ranks=2).train_s.value == pytest.approx(1.0)
 
 
 def test_nothing_is_said_where_the_samples_of_an_epoch_are_not_known() -> None:

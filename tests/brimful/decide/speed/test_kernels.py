@@ -21,6 +21,12 @@ def test_two_traces_give_every_kernel_at_every_batch_size(first, more, asked):
     assert kernels_at(model, asked) == step_kernels(asked)
 
 
+def test_kernels_that_are_alike_are_kept_once():
+    same = [Kernel("aten.relu.default", "memory", 0, 800)] * 50
+    model = fit_kernels({5: same, 12: [k._replace(bytes=1920) for k in same]})
+    assert isinstance(model, KernelModel) and (len(model.kernels), len(model.order)) == (1, 50)
+
+
 def test_a_third_trace_gives_what_grows_with_the_square():
     def attention(batch: int) -> list[Kernel]:
         return [

@@ -92,6 +92,18 @@ def test_a_step_of_small_kernels_is_bound_by_launches_and_a_large_one_is_not():
     )
 
 
+def test_everything_is_labelled_predicted_and_lies_within_its_interval():
+    predicted = speed()
+    for value in (
+        predicted.step_s,
+        predicted.samples_per_s,
+        *(point.value for point in predicted.curve),
+    ):
+        assert value.source is Source.PREDICTED
+        assert value.low < value.value < value.high
+        assert value.note
+
+
 def exchanging(kind: str, nbytes: int):
     return fit_kernels(
         {size: [*wide(size), Kernel("c10d::allreduce_", kind, 0, nbytes)] for size in (5, 12)}
@@ -208,6 +220,10 @@ def test_samples_in_a_step_follow_what_traces_showed_and_are_capped_where_a_larg
 ):
     predicted = samples_by_size(seen)
     assert predicted is not None and {size: predicted(size) for size in samples} == samples
+
+
+def test_where_no_trace_counted_its_samples_they_are_not_known():
+    assert samples_by_size({5: None}) is None
 
 
 @pytest.mark.parametrize(

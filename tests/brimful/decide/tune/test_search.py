@@ -221,6 +221,11 @@ def test_on_a_curve_that_saturates_the_knee_is_found_to_within_a_half_or_the_own
         assert true_knee <= result.chosen["batch_size"] <= 1.5 * true_knee + 8
 
 
+def test_sizes_are_not_only_powers_of_two():
+    result = search(Machine(saturating(1000, 40)), problem(1000))
+    assert any(size & (size - 1) for size in result.sizes)
+
+
 def test_the_users_own_settings_are_run_first_and_last_by_turns_with_the_choice():
     result = search(Machine(saturating()), problem(requested=16))
     chosen = result.chosen["batch_size"]
@@ -411,6 +416,13 @@ def test_the_way_up_ends_where_an_epoch_has_too_few_steps_for_a_speed():
     assert max(result.sizes) == 256
 
 
+def test_a_crash_at_one_size_does_not_end_the_search():
+    machine = Machine(lambda size: 100.0 + size, failing={1: Outcome.CRASHED, 16: Outcome.CRASHED})
+    result = search(machine, problem(64, requested=16))
+    assert result.chosen is not None and result.failure is None
+    assert result.ceiling == 64
+
+
 def test_a_command_that_always_crashes_ends_the_search_with_its_failure():
     machine = Machine(saturating(), failing=dict.fromkeys(range(1, 600), Outcome.CRASHED))
     result = search(machine, problem(512, requested=16))
@@ -443,6 +455,13 @@ def test_sizes_that_leave_no_whole_batch_are_left_out():
     result = search(machine, problem(512, requested=100))
     assert result.failure is None
     assert 100 <= result.chosen["batch_size"] <= 200
+
+
+def test_a_peak_over_the_budget_counts_as_not_fitting():
+    # 100 bytes a sample: 10,000 samples fill the budget
+    result = search(Machine(lambda size: float(size)), problem(20_000))
+    assert 4_000 <= result.chosen["batch_size"] <= 10_000
+    assert result.ceiling >= 10_000
 
 
 def test_the_largest_is_found_by_going_down_from_what_memory_promised():

@@ -32,6 +32,19 @@ RATE = Estimate(100.0, Source.MEASURED)
 PEAK = Estimate(1 << 30, Source.MEASURED)
 
 
+def test_what_a_trial_counted_is_measured_and_an_epoch_that_nobody_waited_for_is_predicted():
+    (row,) = tried_sizes(
+        [ran(16, length=63, accumulation=2)], [TriedSize(16, True, PEAK, samples_per_s=RATE)]
+    )
+    assert (row.effective_batch, row.updates_per_epoch) == (
+        Estimate(32, Source.MEASURED),
+        Estimate(32, Source.MEASURED),
+    )
+    assert row.peak_bytes == PEAK and row.fits
+    assert (row.epoch_s.value, row.epoch_s.source) == (10.0, Source.PREDICTED)
+    assert (row.step_s.value, row.step_s.source) == (0.32, Source.MEASURED)
+
+
 def test_several_ranks_share_an_epoch():
     (row,) = tried_sizes([ran(16, length=32, ranks=2)], [TriedSize(16, samples_per_s=RATE)])
     assert row.effective_batch.value == 32 and row.updates_per_epoch.value == 32
