@@ -21,7 +21,7 @@ from brimful.values import Failure, Outcome
 from brimful_inside import wire
 from brimful_inside.probe.hooks.exceptions import Failures
 from brimful_train.distributed.ranks import BROKEN, GIVES_UP, Ranks, Vote
-from brimful_train.step.oom import SmallerFits, does_not_fit
+from brimful_train.step.oom import SmallerFits
 from tests.brimful.measure.helper import REPORT
 
 CLEAN = Ending(exit_code=0, stop=None, oom_kills=0, peak_host_bytes=None, duration_s=1.0)
@@ -219,14 +219,15 @@ def failure_of(error: BaseException) -> Failure:
 
 def of_another_rank(status: int) -> BaseException:
     with pytest.raises(Exception) as raised:
-        Ranks.raise_for(SimpleNamespace(), [Vote(), Vote(status)])  # type: ignore[arg-type]
+        votes = SimpleNamespace(_exchange=lambda _: [Vote(), Vote(status)])
+        Ranks.meet(votes, Vote())  # type: ignore[arg-type]
     return raised.value
 
 
 @pytest.mark.parametrize(
     ("error", "final", "for_memory"),
     [
-        (does_not_fit("CUDA out of memory"), True, True),
+        (DoesNotFit("CUDA out of memory"), True, True),
         (DoesNotFit("the cards do not hold it"), True, True),
         (SmallerFits("out of memory"), False, True),
         (KeyError("lr"), False, False),

@@ -178,9 +178,10 @@ class Losses:
         self._of_step = None
 
     def read(self, waits: bool) -> List[Optional[float]]:
-        """By step, at the end of a trial. Those on a device wait for it: with `waits` only."""
+        """By step, at the end of a trial; none of an imaginary card. Those on a device wait for it:
+        with `waits` only."""
         kept = [*self._stacked, *(loss.reshape(1) for loss in self._open)]
-        if not (waits or all(part.device.type == "cpu" for part in kept)):
+        if self._imaginary or not (waits or all(part.device.type == "cpu" for part in kept)):
             return []
         known = iter([float(loss) for part in kept for loss in part.tolist()])
         return [next(known) if is_known else None for is_known in self._are_known]
