@@ -104,10 +104,10 @@ def by_engine(begun_at: int) -> None:
         Task,
         fit,
     )
-    from brimful_train.training_state import TrainingState
+    from brimful_train.rng_state import Randomness
 
     if "--forget" in sys.argv:
-        TrainingState._adopt_randomness = lambda self, states: None  # type: ignore[method-assign]
+        Randomness.put_back = lambda self, state: None  # type: ignore[method-assign]
     torch.manual_seed(0)
     layers = [nn.Linear(16, 64), nn.BatchNorm1d(64), nn.Tanh(), nn.Dropout(0.2), nn.Linear(64, 4)]
     x, y = torch.randn(SAMPLES, 16), torch.randint(0, 4, (SAMPLES,))

@@ -92,8 +92,7 @@ def trained(rows_file: Path, tokens_cache: Path, tmp_path_factory: pytest.TempPa
         "--eval-data",
         rows_file,
     )
-    done = run_recipe("--data", rows_file, *SMALL, *flags, "--out", out, "--cache", tokens_cache)
-    assert "of logits live at once" in done.stderr
+    run_recipe("--data", rows_file, *SMALL, *flags, "--out", out, "--cache", tokens_cache)
     return out
 
 
