@@ -403,10 +403,12 @@ def compare(
 
     if [minutes, samples, to_end or None].count(None) < 2:
         raise UsageError("--minutes, --samples and --to-end exclude each other", "name one of them")
-    until = Until(
-        None if to_end else parse_duration(f"{minutes}min" if minutes else "2min"),
-        whole("--samples", samples, 1) if samples else None,
-    )
+    until = None
+    if minutes or samples or to_end:
+        until = Until(
+            parse_duration(f"{minutes}min") if minutes else None,
+            whole("--samples", samples, 1) if samples else None,
+        )
     with views.progress() as watcher:
         record = verb(
             words,

@@ -23,11 +23,14 @@ _WINDOW = 0.1
 # A loss that falls by less than this, as a share of itself, over the second half of a run: too
 # little to compare when it was reached (assumed).
 _FLAT = 0.002
-# Losses of the first steps that differ by more: of other data, or of another kind of loss.
-_SAME_START = 0.25
+# Losses at the start, of which one is so many times the other, are of another kind (a sum and a
+# mean, say) or of other data; batches of a few samples scatter by less (assumed).
+_SAME_START = 2.0
 
 
 class Point(NamedTuple):
+    """A step of a training, as in `Course`."""
+
     samples: float
     seconds: float
     loss: float
@@ -70,6 +73,11 @@ class Course:
         steps = max(1.0, 2 * window * len(self.samples) / self.samples[-1])
         return statistics.pstdev(apart) / math.sqrt(steps)
 
+    @property
+    def diverges_at(self) -> int | None:
+        """The first step whose loss is no finite number."""
+        return next((n for n, loss in enumerate(self.losses, 1) if not math.isfinite(loss)), None)
+
 
 @dataclass(frozen=True)
 class Learning:
@@ -96,15 +104,15 @@ def course_of(reports: Sequence[Report], weighs: bool) -> Course | None:
     slowest = max(trained, key=lambda report: sum(report.step_s))
     unmeasured = slowest.warmup_steps
     times = [0.0] * unmeasured + list(slowest.step_s)
-    known = [
-        (count, time_s, loss)
-        for count, time_s, loss in zip(samples, accumulate(times), losses, strict=False)
-        if loss is not None and math.isfinite(loss)
-    ]
-    if len(known) < 2 or any(count is None for count, _, _ in known):
+    if None in samples:
         return None
-    so_far = accumulate(count or 0 for count, _, _ in known)
-    return Course(tuple(so_far), tuple(t for _, t, _ in known), tuple(x for _, _, x in known))
+    so_far = accumulate(count or 0 for count in samples)
+    known = [
+        Point(count, time_s, loss)
+        for count, time_s, loss in zip(so_far, accumulate(times), losses, strict=False)
+        if loss is not None
+    ]
+    return Course(*zip(*known, strict=True)) if len(known) > 1 else None
 
 
 def _of_all(reports: Sequence[Report], name: str, step: int) -> int | None:
@@ -142,18 +150,29 @@ def courses(
 
 def start_ratio(a: Sequence[Course | None], b: Sequence[Course | None]) -> float | None:
     """The loss that B begins from, as a multiple of A's; None where one is not known."""
-    starts = [
-        statistics.median(course.losses[0] for course in side if course is not None)
-        if any(side)
-        else 0.0
-        for side in (a, b)
+    first, second = starts(a, b)
+    return second / first if first and second and first > 0 and second > 0 else None
+
+
+def starts(*sides: Sequence[Course | None]) -> list[float | None]:
+    """The mean loss of each side over the first samples, as many as the largest first step has."""
+    known = [[course for course in side if course is not None] for side in sides]
+    samples = max((course.samples[0] for side in known for course in side), default=0.0)
+    return [
+        statistics.fmean(
+            loss
+            for course in side
+            for loss in course.losses[: max(1, bisect_right(course.samples, samples))]
+        )
+        if side
+        else None
+        for side in known
     ]
-    return starts[1] / starts[0] if all(start > 0 for start in starts) else None
 
 
 def begin_alike(a: Sequence[Course | None], b: Sequence[Course | None]) -> bool:
     ratio = start_ratio(a, b)
-    return ratio is None or abs(math.log(ratio)) <= _SAME_START
+    return ratio is None or 1 / _SAME_START <= ratio <= _SAME_START
 
 
 def learning(pairs: Sequence[tuple[Course, Course]]) -> Learning:

@@ -33,7 +33,7 @@ _NAMES: dict[str, tuple[str, Callable[[float | None], str]]] = {
     "loss_at_equal_samples": ("loss after {samples} samples", _loss_text),
     "loss_at_equal_time": ("loss after {seconds}", _loss_text),
     "time_to_loss_s": ("time to a loss of {loss}", seconds_text),
-    "energy_j_per_sample": ("energy for a sample, in joules", count_text),
+    "energy_j_per_sample": ("energy of all cards here for a sample, in joules", count_text),
 }
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from brimful import command as commands
 from brimful import masking
 from brimful.decide.run import settings as run_settings
+from brimful.decide.tune.plan import command_line
 from brimful.errors import CUT_SHORT, BrimfulError, UsageError
 from brimful.measure import accelerators
 from brimful.measure.output import tail
@@ -72,9 +73,8 @@ class Way:
 
     @property
     def line(self) -> str:
-        words = masking.words(commands.fill(self.command, self.settings))
-        added = [f"{name}={value}" for name, value in self.environment.items()]
-        return " ".join([*added, shlex.join(words)])
+        """To paste."""
+        return command_line(self.command, self.settings, self.environment, with_sets=True)
 
     def seeded(self) -> tuple["Way", int | None]:
         """With a place for the seed of its command, and the first one; None where it takes none."""
@@ -116,7 +116,22 @@ def compare(
     options = options or Options()
     options = replace(options, home=record_home(options.home).absolute())
     limits, patterns = [limit(text) for text in fail_if], dict(map(_pattern, metrics))
-    until = until or Until()
+    is_run = bool(words) and gpu is None and gpu_memory is None
+    _refuse_what_says_nothing(
+        {
+            "two records": bool(records) and bool(words) and not plan,
+            "--plan": plan and not is_run,
+            "--plan and --revision together": plan and bool(revisions),
+            "--revision": bool(revisions) and not words,
+            "--set": bool(settings) and not words,
+            "--gpu": not is_run and not words and (gpu or gpu_memory) is not None,
+            "--metric": bool(metrics) and not is_run,
+            "--minutes, --samples or --to-end": until is not None and not is_run,
+            "--steps": options.steps is not None and is_run,
+            "--budget": options.budget is not None and is_run,
+            "--max-batch-size": options.max_batch_size is not None and is_run,
+        }
+    )
     if not words:
         read = [read_record(name, options.home) for name in _two_records(records)]
         with opened("compare", read[0].opened.command, read[0].opened.device, options) as session:
@@ -129,7 +144,7 @@ def compare(
             _ways(words, records, plan, revisions, device, settings, options)
         )
         session = stack.enter_context(opened("compare", ways[0].command, ways[0].device, options))
-        session.keep(side_by_side(session, ways, until, pairs, patterns, limits))
+        session.keep(side_by_side(session, ways, until or Until(), pairs, patterns, limits))
     return session.record()
 
 
@@ -148,6 +163,17 @@ def side_by_side(
     stop = _run_by_turns(session, ways, (a, b), until, pairs, patterns or {})
     ended = session.ended_early(stop) if stop is not None else None
     return of_runs((a, b), until.text, limits, list(patterns or ()), ended)
+
+
+def _refuse_what_says_nothing(given: Mapping[str, bool]) -> None:
+    """Raises UsageError for the first that was `given` and would be passed over."""
+    for name in (name for name, is_given in given.items() if is_given):
+        raise UsageError(
+            f"{name} would change nothing here",
+            "two commands and a plan are run by turns, for some minutes or samples; records and "
+            "predictions (--gpu) are compared as they are",
+            "leave it out, or see `brimful compare --help`",
+        )
 
 
 def _pattern(text: str) -> tuple[str, re.Pattern[str]]:
@@ -203,14 +229,16 @@ def _ways(
         yield _own_and_planned(began(words), next(iter(records), "latest"), options)
     elif revisions:
         with _checked_out(revisions) as folders:
-            one = began(words)
-            a, b = (Way(one.command, one.values(), one.device, folder) for folder in folders)
+            start_of_both = began(words)
+            a, b = (_way(start_of_both, folder) for folder in folders)
             yield a, b
     else:
-        a, b = (
-            Way(one.command, one.values(), one.device) for one in map(began, _two_commands(words))
-        )
+        a, b = (_way(began(argv)) for argv in _two_commands(words))
         yield a, b
+
+
+def _way(began: Start, folder: str | None = None) -> Way:
+    return Way(began.command, began.values(), began.device, folder)
 
 
 def _two_commands(words: Sequence[str]) -> list[list[str]]:
@@ -368,7 +396,7 @@ def _require(session: Session, result: TrialResult, name: str, side: Contestant,
         require_steps(session, result)
         devices.require_that_card(way.device, result)
     except BrimfulError as error:
-        error.problem = f"{name} ({side.line}): {error.problem}"
+        error.problem = f"{name} ({masking.text(side.line)}): {error.problem}"
         raise
 
 
@@ -414,8 +442,8 @@ def _predicted(
                         what_if=False,
                     )
                 )
-        one = records[0].opened
+        first = records[0].opened
         names = revisions or [shlex.join(masking.words(argv)) for argv in argvs]
-        with opened("compare", one.command, one.device, options, one.budget) as session:
+        with opened("compare", first.command, first.device, options, first.budget) as session:
             session.keep(of_records(records, limits, names))
     return session.record()

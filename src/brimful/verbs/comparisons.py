@@ -179,11 +179,15 @@ def _why_not_compared(
             "no loss was seen at each step (backward() starts from no single number, or the "
             "samples of a step are not known)"
         )
+    for name, side in zip(NAMES, (a, b), strict=True):
+        step = next((c.diverges_at for c in side if c is not None and c.diverges_at), None)
+        if step is not None:
+            return f"the loss of {name} is no number at step {step:,} (it diverges)"
     lengths = [_median([dataset_length(run) for run in side]) for side in runs]
     if None not in lengths and lengths[0] != lengths[1]:
         return f"A trains on {lengths[0]:,.0f} samples and B on {lengths[1]:,.0f}"
     if not deciding.begin_alike(a, b):
-        first = [statistics.median(c.losses[0] for c in side if c is not None) for side in (a, b)]
+        first = deciding.starts(a, b)
         return (
             f"A begins from a loss of {first[0]:.3g} and B from {first[1]:.3g}, so the two do not "
             "mean the same"
@@ -199,7 +203,8 @@ def _of_side(
 ) -> Side:
     optimizers = [optimizer for report in runs[-1].reports[:1] for optimizer in report.optimizers]
     known = [course for course in courses if course is not None]
-    longest = max(known, key=lambda course: course.samples[-1], default=None)
+    finite = [course for course in known if course.diverges_at is None]
+    longest = max(finite, key=lambda course: course.samples[-1], default=None)
     return Side(
         name,
         side.line,

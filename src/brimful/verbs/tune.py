@@ -77,6 +77,12 @@ def tune(
     goal = _objective(
         objective, has_clock=began.device.gpu is None or rates_of(began.device.gpu) is not None
     )
+    if compare and (began.device.kind == "imaginary" or goal is not Objective.THROUGHPUT):
+        raise UsageError(
+            "--compare, where nothing is trained for throughput",
+            "it trains with the plan and with your own settings, on what is here",
+            "leave out --gpu and --objective, or leave out --compare",
+        )
     if began.device.kind == "imaginary":
         others = began.other_values(num_workers=0)
     else:

@@ -1,6 +1,5 @@
 """`tune`, after its plan: does the model learn sooner with it than with the user's own settings?"""
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from brimful import command as commands
@@ -12,7 +11,6 @@ from brimful.values import (
     Diagnostic,
     EffectiveSetting,
     Plan,
-    Setting,
     Source,
     TrialKind,
 )
@@ -33,8 +31,8 @@ def seconds_for_each(session: Session, asked: bool | None) -> float | None:
         return None
     if limit_s is None:
         return SECONDS
-    started = [result for result in session.results if result.trial.kind is TrialKind.SPEED]
-    start_s = max((run.duration_s - sum(run.step_s) for run in started), default=0.0)
+    timed = [result for result in session.results if result.trial.kind is TrialKind.SPEED]
+    start_s = max((run.duration_s - sum(run.step_s) for run in timed), default=0.0)
     each = (limit_s - session.elapsed_s) / (2 * PAIRS) - start_s
     return min(each, SECONDS) if asked or each >= _LEAST_S else None
 
@@ -113,10 +111,13 @@ def _with_rate(ways: Ways, plan: Plan, rate: float, row: EffectiveSetting) -> tu
 def _own(plan: Plan, way: Way) -> Plan:
     """The user's own settings as the plan."""
     size = next(row.effective for row in plan.settings if row.name == BATCH_SIZE)
-    why = f"your own: batch size {size} processes more samples a second and learns later"
-    kept: Mapping[str, Setting] = way.settings
+    why = {BATCH_SIZE: f"batch size {size} processes more samples a second and learns later"}
     rows = tuple(
-        replace(row, effective=kept.get(row.name, row.requested), why=why)
+        replace(
+            row,
+            effective=way.settings.get(row.name, row.requested),
+            why=f"your own: {why[row.name]}" if row.name in why else "your own",
+        )
         for row in plan.settings
         if row.name not in plan.environment
     )

@@ -183,3 +183,9 @@ def test_losses_of_different_kinds_begin_from_different_numbers():
     a, b = course(), course()
     scaled = replace(b, losses=tuple(10 * loss for loss in b.losses))
     assert begin_alike([a], [b]) and not begin_alike([a], [scaled])
+
+
+def test_small_batches_scatter_and_begin_from_the_same_loss_even_so():
+    small = replace(course(batch=8), losses=(0.6, 1.4) * 500)
+    large = replace(course(batch=64), losses=(1.3,) * 1000)
+    assert begin_alike([small], [large])  # 0.6 alone would be less than half of 1.3

@@ -1,8 +1,15 @@
 """`compare` in worlds whose answer is known."""
 
+from dataclasses import dataclass, replace
+
+import pytest
+
+from brimful.errors import UsageError
 from brimful.show.headline import headline
 from brimful.values import Record
 from brimful.verbs.compare import Until, compare
+from brimful.verbs.session import Options
+from brimful.verbs.tune import tune
 from tests.brimful.verbs.world import Learning, World, work
 
 WORDS = ("my-train --batch-size 16", "my-train --batch-size 64")
@@ -51,3 +58,55 @@ def test_a_limit_that_is_passed_or_not_known_fails_the_comparison():
         "peak_device_bytes > 1: the ratio is not known",
     )
     assert headline(record).tone == "bad"
+
+
+@dataclass
+class Diverging(Learning):
+    """The loss of large batches is no number from the third step on."""
+
+    def launch(self, trial, *rest, **more):
+        result = super().launch(trial, *rest, **more)
+        if self.batch(trial) < 64:
+            return result
+        nan = [float("nan")] * 400
+        return replace(
+            result,
+            reports=tuple(replace(r, losses=[*r.losses[:2], *nan[2:]]) for r in result.reports),
+        )
+
+
+def test_a_side_that_diverges_is_named_and_not_taken_for_one_that_learns():
+    record = compared(Diverging())
+    assert record.comparison is not None and record.comparison.better is None
+    assert "learning was not compared: the loss of B is no number at step 3 (it diverges)" in (
+        headline(record).sentence
+    )
+    first, second = record.comparison.sides
+    assert first.curve and not second.curve
+
+
+@pytest.mark.parametrize(
+    ("words", "more", "says"),
+    [
+        (WORDS, {"records": ("latest", "latest")}, "two records"),
+        (WORDS, {"plan": True, "gpu": "l4"}, "--plan"),
+        (WORDS[:1], {"plan": True, "revisions": ("a", "b")}, "--plan and --revision"),
+        ((), {"records": ("a", "b"), "revisions": ("a", "b")}, "--revision"),
+        ((), {"records": ("a", "b"), "gpu": "l4"}, "--gpu"),
+        ((), {"records": ("a", "b"), "settings": {"lr": 1.0}}, "--set"),
+        (WORDS, {"gpu": "l4", "metrics": ("acc=(.)",)}, "--metric"),
+        (WORDS, {"gpu": "l4", "until": Until(60.0)}, "--minutes"),
+        (WORDS, {"options": Options(steps=3)}, "--steps"),
+        (WORDS, {"options": Options(budget="1GiB")}, "--budget"),
+        (WORDS, {"options": Options(max_batch_size=8)}, "--max-batch-size"),
+    ],
+)
+def test_an_option_that_would_be_passed_over_is_refused(words, more, says):
+    with pytest.raises(UsageError, match=f"^{says}.* would change nothing here"):
+        compare(words, **more)
+
+
+@pytest.mark.parametrize("more", [{"gpu": "l4"}, {"objective": "largest", "device": "cpu"}])
+def test_tune_refuses_to_compare_where_nothing_is_trained_for_throughput(more):
+    with pytest.raises(UsageError, match="--compare, where nothing is trained for throughput"):
+        work(World(), tune, ("my-train", "--batch-size", "16"), compare=True, **more)

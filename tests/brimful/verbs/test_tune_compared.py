@@ -46,6 +46,7 @@ def test_a_plan_that_learns_later_is_not_the_plan():
     assert batch_size.effective == batch_size.requested == 16
     assert record.plan.command_line == "my-train --batch-size 16"
     assert record.plan.environment == {} and record.plan.gain is None
+    assert "processes more samples a second and learns later" in batch_size.why
     sentence = headline(record).sentence
     assert sentence.startswith(
         "Your own settings stay, batch size 16: those with the highest throughput learn later"
