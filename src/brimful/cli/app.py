@@ -353,13 +353,19 @@ def tune(
 def compare(
     *records: str,
     plan: Annotated[bool, Parameter(negative="", show_default=False)] = False,
-    revision: Annotated[tuple[str, ...], Parameter(negative="", metavar="REV")] = (),
-    minutes: str | None = None,
+    revision: Annotated[
+        tuple[str, ...], Parameter(negative="", show_default=False, metavar="REV")
+    ] = (),
+    minutes: Annotated[str | None, Parameter(metavar="N")] = None,
     samples: Annotated[str | None, Parameter(metavar="N")] = None,
     to_end: Annotated[bool, Parameter(negative="", show_default=False)] = False,
-    pairs: str = "2",
-    metric: Annotated[tuple[str, ...], Parameter(negative="", metavar="REGEX")] = (),
-    fail_if: Annotated[tuple[str, ...], Parameter(negative="", metavar="LIMIT")] = (),
+    pairs: Annotated[str, Parameter(metavar="N")] = "2",
+    metric: Annotated[
+        tuple[str, ...], Parameter(negative="", show_default=False, metavar="REGEX")
+    ] = (),
+    fail_if: Annotated[
+        tuple[str, ...], Parameter(negative="", show_default=False, metavar="LIMIT")
+    ] = (),
     page: bool = True,
     gpu: Annotated[str | None, Parameter(group=WHERE, metavar="NAME")] = None,
     gpu_memory: Annotated[str | None, Parameter(group=WHERE, metavar="MEMORY")] = None,
@@ -424,7 +430,7 @@ def compare(
             fail_if=fail_if,
             **common.chosen(watcher),
         )
-    return views.show_comparison(record, common.json, page)
+    return views.show_comparison(record, common.json, page, common.details)
 
 
 @app.command(

@@ -75,12 +75,12 @@ def show_plan(record: Record, json: bool, page: bool, full: bool = False) -> int
     return record.closed.exit_code if record.closed is not None else 0
 
 
-def show_comparison(record: Record, json: bool, page: bool) -> int:
+def show_comparison(record: Record, json: bool, page: bool, full: bool = False) -> int:
     """The comparison; with `page`, writes the page into the record and prints its path."""
     comparison = record.comparison
     assert comparison is not None
     written = write(record, "html", None) if page else None
-    _show(record, False, comparison if json else None, page=written)
+    _show(record, full, comparison if json else None, page=written)
     if written and not json:
         print(f"Page: {written}", file=sys.stderr)
     interrupted = record.closed.exit_code if record.closed is not None else 0

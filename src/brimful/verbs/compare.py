@@ -271,19 +271,19 @@ def own_and_planned(
 ) -> Ways | None:
     """The user's own settings and a plan's, side by side; None where they are the same. `placed`:
     the command with the places where the plan sets its numbers."""
-    own = {
+    asked = {
         row.name: row.requested
         for row in plan.settings
         if row.requested is not None and row.name not in plan.environment
     } | dict(given)
-    left_open = [name for name in commands.placeholders(command) if name not in own]
+    left_open = [name for name in commands.placeholders(command) if name not in asked]
     bare = commands.without(command, left_open) or command
     planned = run_settings.values_in_force(run_settings.settings_of(placed, plan, "", {}))
     environment, _ = run_settings.environment_of(plan, os.environ)
-    if not environment and all(own.get(name, value) == value for name, value in planned.items()):
+    if not environment and all(asked.get(name, value) == value for name, value in planned.items()):
         return None
     return (
-        Way(bare, {n: own[n] for n in commands.placeholders(bare) if n in own}, device),
+        Way(bare, {n: asked[n] for n in commands.placeholders(bare) if n in asked}, device),
         Way(placed, planned, device, environment=environment),
     )
 

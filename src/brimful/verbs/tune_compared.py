@@ -87,22 +87,26 @@ def _side_by_side(session: Session, ways: Ways, until: Until) -> Comparison | No
 def _scaled_rate(session: Session, ways: Ways, row: EffectiveSetting) -> float | None:
     """The learning rate that goes with the plan's batch size, where the command can take it."""
     opened = commands.opened(ways[1].command, _RATE, whole=False)
-    own = {**opened.given, **ways[0].settings}.get(_RATE)
+    given_rate = {**opened.given, **ways[0].settings}.get(_RATE)
     optimizers = next((r.optimizers for t in session.results for r in t.reports), [])
-    if not isinstance(own, float) or _RATE not in commands.placeholders(opened) or not optimizers:
+    if (
+        not isinstance(given_rate, float)
+        or _RATE not in commands.placeholders(opened)
+        or not optimizers
+    ):
         return None
     before, after = row.requested, row.effective
     assert isinstance(before, int) and isinstance(after, int)
-    scaled = scaled_learning_rate(own, before, after, optimizers[0].name)
+    scaled = scaled_learning_rate(given_rate, before, after, optimizers[0].name)
     return scaled and float(f"{scaled[0]:.3g}")
 
 
 def _with_rate(ways: Ways, plan: Plan, rate: float, row: EffectiveSetting) -> tuple[Ways, Plan]:
     a, b = ways
     opened = commands.opened(b.command, _RATE, whole=False)
-    own = {**opened.given, **a.settings}.get(_RATE)
-    why = f"scaled with the batch size, from {own} at {row.requested:,}, and compared"
-    added = EffectiveSetting(_RATE, own, rate, why, Source.MEASURED)
+    given_rate = {**opened.given, **a.settings}.get(_RATE)
+    why = f"scaled with the batch size, from {given_rate} at {row.requested:,}, and compared"
+    added = EffectiveSetting(_RATE, given_rate, rate, why, Source.MEASURED)
     rows = tuple(other for other in plan.settings if other.name != _RATE)
     way = replace(b, command=opened, settings={**b.settings, _RATE: rate})
     return (a, way), replace(plan, settings=(*rows, added), command_line=way.line)
