@@ -218,7 +218,7 @@ class Known:
         ]
         for tensor in written:
             self._spread(tensor)
-        outs = list(tensors_in(out))
+        outs = tensors_in(out)
         if how.makes and all(is_small(made, math.inf, 0) for made in outs):
             self._since = math.inf
             numbers = self._done_on_host(func, how, args, kwargs, outs)
@@ -356,7 +356,7 @@ def _alone(func: Callable, *args: Any, **kwargs: Any) -> Any:
 def _by_rows(func: Any, args: Tuple, kwargs: Dict[str, Any], outs: List[Tensor]) -> Any:
     """What `func` gives on operands whose rows are alike, found out on two rows and on three: if
     the rows of the results are alike then, those of any batch are. _UNKNOWN where they are not."""
-    operands = list(tensors_in(args))
+    operands = tensors_in(args)
     most = max((tensor.dim() for tensor in (*operands, *outs)), default=0)
     batched = [tensor for tensor in operands if tensor.dim() == most > 0 and len(tensor) > 1]
     lengths = {len(tensor) for tensor in batched or outs if tensor.dim() == most > 0}
@@ -381,8 +381,7 @@ def _by_rows(func: Any, args: Tuple, kwargs: Dict[str, Any], outs: List[Tensor])
 
     try:
         two, three = (
-            list(tensors_in(func(*(of_rows(arg, count) for arg in args), **kwargs)))
-            for count in (2, 3)
+            tensors_in(func(*(of_rows(arg, count) for arg in args), **kwargs)) for count in (2, 3)
         )
     except Exception:  # the row of another number, say
         return _UNKNOWN

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import weakref
-from typing import Any, Callable, Dict, Iterator, Optional, Sequence
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence
 
 import torch
 
@@ -90,17 +90,22 @@ def plain_parts(tensor: Tensor) -> Iterator[Tensor]:
         yield tensor
 
 
-def tensors_in(*values: Any) -> Iterator[Tensor]:
+def tensors_in(*values: Any) -> List[Tensor]:
     """The tensors among `values` in their order, also those in lists and in arguments by name."""
-    stack = [*values[::-1]]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, Tensor):
-            yield item
-        elif isinstance(item, (list, tuple)):
-            stack.extend(item[::-1])
-        elif isinstance(item, dict):
-            stack.extend([*item.values()][::-1])
+    tensors: List[Tensor] = []
+    _gather(values, tensors)
+    return tensors
+
+
+def _gather(values: Iterable[Any], tensors: List[Tensor]) -> None:
+    # a list, since each operation asks several times and a generator takes twice as long
+    for value in values:
+        if isinstance(value, Tensor):
+            tensors.append(value)
+        elif isinstance(value, (list, tuple)):
+            _gather(value, tensors)
+        elif isinstance(value, dict):
+            _gather(value.values(), tensors)
 
 
 def entry_of(storages: Dict[int, Any], tensor: Tensor) -> Any:
