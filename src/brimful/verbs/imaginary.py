@@ -117,7 +117,7 @@ class CardView:
 
     def replayers(self, size: int | None, programs: Sequence[Program]) -> Replayers:
         """Those of the programs of all cards at a size."""
-        epochs, beside = self.epochs(size), self.beside_epochs(size, programs)
+        epochs, beside = self.epochs(size, None), self.beside_epochs(size, programs)
         drawn, all_orders = (
             partial(self._worst, [*beside, *epochs[:end]]) for end in (1, len(epochs))
         )
@@ -136,9 +136,10 @@ class CardView:
         trains = max(phases, key=lambda name: phases[name].reserved) == "train"
         return () if trains else programs
 
-    def epochs(self, size: int | None, orders: int = ORDERS) -> list[Program]:
+    def epochs(self, size: int | None, orders: int | None = ORDERS) -> list[Program]:
         """A card's programs over an epoch, with the sizes of this kind of card; where none was
-        learned at the size, about those of the nearest one. [] where batches are alike."""
+        learned at the size, about those of the nearest one. [] where batches are alike. `orders`:
+        how many of them; None: all."""
         nearest, programs = self._learned_at(size), self.trials.epochs
         if nearest == size or size is None:
             return [self.here(program) for program in programs.get(size, ())[:orders]]
@@ -320,7 +321,7 @@ def _over_an_epoch(view: CardView, conclusion: MemoryConclusion) -> MemoryConclu
 
     def learned(size: int) -> Sequence[Program]:
         view.learn_epochs(size, conclusion.size_model)
-        return view.epochs(size)
+        return view.epochs(size, None)
 
     learned(most)
     if not any(trials.epochs.values()):

@@ -71,7 +71,7 @@ def test_what_ends_the_search_over_an_epoch_is_named(monkeypatch, room, limits, 
     view = SimpleNamespace(
         trials=trials,
         learn_epochs=learn_epochs,
-        epochs=epochs.__getitem__,
+        epochs=lambda size, orders: epochs[size][:orders],
         card=card(room),
         fixed_sizes=frozenset({WEIGHTS, 2 * WEIGHTS}),
     )

@@ -27,8 +27,11 @@ from brimful_inside.simulator.program import Event, Program
 # that it takes some seconds. These numbers and those below are assumed.
 DRAWN_STEPS, FEWEST_STEPS, DRAWN_EVENTS = 24, 10, 80_000
 FIRST = 2  # steps before those that repeat: they make gradients and optimizer states
-ORDERS = 6  # of an epoch that are replayed
-MOST_STEPS = 400  # of an order: what was reserved rose in the first hundred, where it was looked at
+ORDERS = 6  # of an epoch that are replayed where a size is looked for
+LONG_ORDERS = 3  # of MOST_STEPS; for the steps of as many others, shorter ones from other beginnings
+# Where it was looked at (an LSTM, 450 orders), half of the orders that run out of memory do so in
+# the first 70 steps, before the segments have settled.
+MOST_STEPS, SHORT_STEPS = 400, 100
 MOST_EVENTS = 100_000  # of an order, a second's replay: a longer epoch is replayed as far as that
 MOST_SIZES = 6  # batch sizes whose epoch is looked at
 MOST_RISE = 16  # times the batch size whose batches of the largest samples fit
@@ -250,7 +253,8 @@ def _count_of(stretches: Stretches) -> int:
 def _in_orders(stretches: Stretches, largest: list[Stretch]) -> list[Program]:
     """`largest`: the step of the largest samples, if it comes."""
     count, programs = _count_of(stretches), []
-    for order in range(ORDERS):
+    short = max(len(stretches.repeated), min(count, SHORT_STEPS))
+    for order in range(LONG_ORDERS + LONG_ORDERS * max(1, count // short)):
         source = random.Random(order)
         sizes, steps = stretches.begin.sizes, list(stretches.repeated)
         if order == 1:
@@ -259,7 +263,8 @@ def _in_orders(stretches: Stretches, largest: list[Stretch]) -> list[Program]:
             source.shuffle(steps)
         if order:
             sizes = _begun_by(stretches, source, order == 1)
-        steps += source.choices(stretches.repeated, k=max(0, count - len(steps)))
+        wanted = count if order < LONG_ORDERS else short
+        steps += source.choices(stretches.repeated, k=max(0, wanted - len(steps)))
         at = source.randrange(len(steps) // 2, len(steps))
         steps[at:at] = largest
         # What is small and passes counts for what is alive at a time, which no order changes.
@@ -419,7 +424,7 @@ def _largest_scaled(
     """The largest batch size from `good` to below `bad` whose epoch fits, by those at a size."""
 
     def is_too_much(wanted: int) -> bool:
-        there = scaled(programs, size, wanted, fixed)
+        there = scaled(programs[:ORDERS], size, wanted, fixed)
         return not all(card.fits(partial(card.replay, program)) for program in there)
 
     return good + bisect_left(range(good + 1, bad), True, key=is_too_much)
