@@ -113,7 +113,8 @@ class CachingAllocator:
     what the card has for segments (its memory without the context); None is without limit.
     `total_bytes` is what a memory fraction and the addresses of expandable segments refer to (the
     whole card); it defaults to the capacity. Without `detailed`, the counts by pool and of
-    split blocks are not kept, and `memory_stats` raises: a replay takes half the time. Raises
+    split blocks are not kept, `memory_stats` raises and `memory.watch` is told of segments alone: a
+    replay takes half the time. Raises
     NotImplementedError for ``backend:cudaMallocAsync``, whose rules are the driver's."""
 
     def __init__(
@@ -222,7 +223,7 @@ class CachingAllocator:
         if total > self.peak_allocated:
             self.peak_allocated = total
         if self._statistics is not None:
-            self._count_allocation(self._statistics, pool, address, available, size, nbytes)
+            self._count_allocation(self._statistics, address, available)
         return address
 
     def free(self, address: int) -> None:
@@ -233,8 +234,9 @@ class CachingAllocator:
         size, nbytes, pool, free = self._live.pop(address)
         self.allocated -= size
         if self._statistics is not None:
-            self._count_end(self._statistics, pool, size)
-            self._count_return(self._statistics, pool, address, size, nbytes)
+            block = size, nbytes, pool, free
+            self._count_end(self._statistics, address, block)
+            self._count_return(self._statistics, address, block)
         # As `pool.put`, written out: a replay spends a third of its time here.
         end = address + size
         if end in pool.starts:
@@ -258,7 +260,7 @@ class CachingAllocator:
         block = self._retired[address] = self._live.pop(address)
         self.allocated -= block[0]
         if self._statistics is not None:
-            self._count_end(self._statistics, block[2], block[0])
+            self._count_end(self._statistics, address, block)
         return address, block
 
     def ready(self, retired: Optional[Retired]) -> None:
@@ -266,21 +268,16 @@ class CachingAllocator:
         already."""
         if retired is None or not self.is_retired(retired):
             return
-        address, (size, nbytes, pool, free) = retired
+        address, block = retired
+        size, _, pool, free = block
         del self._retired[address]
         if self._statistics is not None:
-            self._count_return(self._statistics, pool, address, size, nbytes)
+            self._count_return(self._statistics, address, block)
         pool.freed_at[pool.put(address, size, free) & ADDRESS] = pool.searches
 
     def size_of(self, address: int) -> int:
         """The size of the live block at `address`; 0 for address 0."""
         return self._live[address][0] if address else 0
-
-    def block_at(self, address: int) -> Tuple[int, int, int]:
-        """The bytes requested, the stream and the private pool (0: none) of the block at `address`,
-        live or retired."""
-        _, nbytes, pool, free = self._live.get(address) or self._retired[address]
-        return nbytes, next(stream for stream, own in pool.free.items() if own is free), pool.owner
 
     def is_retired(self, retired: Retired) -> bool:
         return self._retired.get(retired[0]) is retired[1]
@@ -444,16 +441,10 @@ class CachingAllocator:
             return pools.grow(memory, pool, size, stream, self.settings.large_segment)
         return pools.new_segment(memory, pool, wanted, stream)
 
-    def _count_allocation(
-        self,
-        statistics: Statistics,
-        pool: Pool,
-        address: int,
-        available: int,
-        size: int,
-        nbytes: int,
-    ) -> None:
-        """A block of `size` was cut from a free one of `found` bytes, or is all of it."""
+    def _count_allocation(self, statistics: Statistics, address: int, available: int) -> None:
+        """The block at `address` was cut from a free one of `available` bytes, or is all of it."""
+        size, nbytes, pool, _ = self._live[address]
+        self._tell("alloc", address, self._live[address])
         statistics.all.allocate(size, nbytes)
         scope = statistics.small if pool.small else statistics.large
         scope.allocate(size, nbytes)
@@ -470,17 +461,19 @@ class CachingAllocator:
         statistics.all.split(splits, split_bytes)
         scope.split(splits, split_bytes)
 
-    def _count_end(self, statistics: Statistics, pool: Pool, size: int) -> None:
-        """A block of `size` is allocated no more."""
+    def _count_end(self, statistics: Statistics, address: int, block: LiveBlock) -> None:
+        """A block is allocated no more."""
+        size, _, pool, _ = block
+        self._tell("free_requested", address, block)
         statistics.all.end(size)
         (statistics.small if pool.small else statistics.large).end(size)
         if size >= self._oversize:
             statistics.oversize_allocations.add(-1)
 
-    def _count_return(
-        self, statistics: Statistics, pool: Pool, address: int, size: int, nbytes: int
-    ) -> None:
+    def _count_return(self, statistics: Statistics, address: int, block: LiveBlock) -> None:
         """A block is about to return to its pool."""
+        size, nbytes, pool, _ = block
+        self._tell("free_completed", address, block)
         scope = statistics.small if pool.small else statistics.large
         statistics.all.give_back(size, nbytes)
         scope.give_back(size, nbytes)
@@ -496,3 +489,10 @@ class CachingAllocator:
             return
         statistics.all.split(splits, split_bytes)
         scope.split(splits, split_bytes)
+
+    def _tell(self, action: str, address: int, block: LiveBlock) -> None:
+        """`memory.watch`, if there is one, is told what happens to a block."""
+        if self.memory.watch is not None:
+            size, nbytes, pool, free = block
+            stream = next(stream for stream, own in pool.free.items() if own is free)
+            self.memory.watch(action, address, size, nbytes, stream, pool.owner)

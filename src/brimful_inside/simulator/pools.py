@@ -39,9 +39,9 @@ class DeviceMemory:
         self.segments_freed = 0  # those of `num_frees` that are no part of an expandable one
         self._statistics = statistics
         self._next_address = FIRST_ADDRESS
-        # is told what happens to segments: the action in PyTorch's history, address, size, stream
-        # and private pool
-        self.watch: Optional[Callable[[str, int, int, int, int], None]] = None
+        # is told what happens to segments and blocks: the action in PyTorch's history, address,
+        # size, bytes requested, stream and private pool
+        self.watch: Optional[Callable[[str, int, int, int, int, int], None]] = None
 
     def has_room(self, nbytes: int) -> bool:
         wanted = self.reserved + nbytes
@@ -64,9 +64,8 @@ class DeviceMemory:
         self.peak_reserved = max(self.peak_reserved, self.reserved)
         self._count(pool, nbytes, segments)
         if self.watch is not None:
-            self.watch(
-                "segment_alloc" if segments else "segment_map", address, nbytes, stream, pool.owner
-            )
+            action = "segment_alloc" if segments else "segment_map"
+            self.watch(action, address, nbytes, nbytes, stream, pool.owner)
 
     def give_back(self, pool: Pool, address: int, nbytes: int, segments: int, stream: int) -> None:
         self.num_frees += 1
@@ -74,9 +73,8 @@ class DeviceMemory:
         self.reserved -= nbytes
         self._count(pool, -nbytes, -segments)
         if self.watch is not None:
-            self.watch(
-                "segment_free" if segments else "segment_unmap", address, nbytes, stream, pool.owner
-            )
+            action = "segment_free" if segments else "segment_unmap"
+            self.watch(action, address, nbytes, nbytes, stream, pool.owner)
 
     def _count(self, pool: Pool, nbytes: int, segments: int) -> None:
         if self._statistics is not None:

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Callable, Collection, Dict, List, Optional
+import time
+import traceback
+from typing import Any, Callable, Collection, Dict, Optional
 
 from brimful_inside.imaginary.state.device import ImaginaryGpu
-from brimful_inside.imaginary.state.history import CONTEXTS, Frames, History
-from brimful_inside.imaginary.state.ledger import Ledger
-from brimful_inside.simulator.pools import Segment
+from brimful_inside.imaginary.state.errors import OURS
+from brimful_inside.simulator.snapshot import CONTEXTS, CardMemory, History, Origin, snapshot_of
+
+
+def _stack() -> Origin:
+    frames = (
+        (frame.f_code, line)
+        for frame, line in traceback.walk_stack(sys._getframe(1))
+        if not frame.f_code.co_filename.startswith(OURS)
+    )
+    return Origin([(code.co_filename, line, code.co_name) for code, line in frames])
 
 
 def snapshot_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
@@ -33,7 +43,8 @@ def snapshot_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
                 raise RuntimeError("expected " + words)
         for ledger in gpu.ledgers:
             history = History(
-                ledger.allocator,
+                _stack,
+                lambda: int(time.time() * 1e6),
                 max_entries if enabled == "all" else 1,
                 context,
                 skip_actions,
@@ -59,88 +70,25 @@ def snapshot_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
     def snapshot(pool: Any = None) -> Dict[str, Any]:
         """`pool`: the id of the private pool that is asked for, (0, 0) for all of them, and since
         2.10 whether the traces are."""
-        traces = [] if pool is not None and len(pool) > 2 and not pool[2] else gpu.ledgers
-        wanted = None if pool is None or tuple(pool[:2]) == (0, 0) else tuple(pool[:2])
-        return {
-            "segments": [
-                shown
-                for ledger in gpu.ledgers
-                for shown in (_segment(ledger, segment) for segment in ledger.allocator.segments())
-                if wanted in (None, shown["segment_pool_id"])
-            ],
-            "device_traces": [_trace(ledger) for ledger in traces],
-            "allocator_settings": {
-                "expandable_segments": gpu.allocator.settings.expandable_segments,
-                "garbage_collection_threshold": gpu.allocator.settings.garbage_collection_threshold,
-                "max_split_size": gpu.allocator.settings.max_split_size or -1,
-            },
-            "external_annotations": [],
-        }
+        cards = [
+            CardMemory(ledger.allocator, ledger.history, ledger.stream_of, ledger.pool_id)
+            for ledger in gpu.ledgers
+        ]
+        shown = snapshot_of(cards, gpu.allocator.settings)
+        if pool is not None and tuple(pool[:2]) != (0, 0):
+            segments = shown["segments"]
+            shown["segments"] = [s for s in segments if s["segment_pool_id"] == tuple(pool[:2])]
+        if pool is not None and len(pool) > 2 and not pool[2]:
+            shown["device_traces"] = []
+        else:  # that it was shown is an entry of the next one
+            for card in cards:
+                if card.history is not None:
+                    reserved = card.allocator.reserved
+                    card.history.note("snapshot", 0, reserved, reserved, 0, 0)
+        return shown
 
     return {
         "_cuda_record_memory_history": record,
         "_cuda_record_memory_history_legacy": record_legacy,
         "_cuda_memorySnapshot": snapshot,
-    }
-
-
-def _shown(frames: Optional[Frames]) -> List[Dict[str, Any]]:
-    return [
-        {"filename": code.co_filename, "line": line, "name": code.co_name}
-        for code, line in frames or ()
-    ]
-
-
-def _trace(ledger: Ledger) -> List[Dict[str, Any]]:
-    """The history of a card; that it was shown is an entry of the next one."""
-    if ledger.history is None:
-        return []
-    entries = [
-        {
-            "action": action,
-            "device_free" if action == "oom" else "addr": address,
-            "size": size,
-            "stream": ledger.stream_of(stream),
-            "pool_id": ledger.pool_id(pool),
-            "time_us": int(time_s * 1e6),
-            "frames": _shown(frames),
-            "compile_context": "N/A",
-            "user_metadata": "",
-        }
-        for action, address, size, stream, pool, time_s, frames in ledger.history.entries
-    ]
-    ledger.history.note("snapshot", 0, ledger.allocator.reserved, 0, 0)
-    return entries
-
-
-def _segment(ledger: Ledger, segment: Segment) -> Dict[str, Any]:
-    history, used = ledger.history, [piece for piece in segment.pieces if piece.used]
-    return {
-        "device": ledger.index,
-        "address": segment.address,
-        "total_size": segment.size,
-        "allocated_size": sum(piece.size for piece in used if not piece.waits),
-        "active_size": sum(piece.size for piece in used),
-        "requested_size": sum(piece.requested for piece in used),
-        "stream": ledger.stream_of(segment.stream),
-        "segment_type": "small" if segment.small else "large",
-        "segment_pool_id": ledger.pool_id(segment.pool),
-        "is_expandable": segment.expandable,
-        "frames": [],
-        "blocks": [
-            {
-                "address": piece.address,
-                "size": piece.size,
-                "requested_size": piece.requested,
-                "state": "active_pending_free"
-                if piece.waits
-                else "active_allocated"
-                if piece.used
-                else "inactive",
-                "frames": _shown(
-                    history.frames.get(piece.address) if history and piece.used else None
-                ),
-            }
-            for piece in segment.pieces
-        ],
     }

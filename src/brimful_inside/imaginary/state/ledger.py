@@ -28,10 +28,10 @@ from typing import (
 import torch
 
 from brimful_inside.imaginary.state.errors import out_of_memory
-from brimful_inside.imaginary.state.history import History
 from brimful_inside.imaginary.state.lock import one_at_a_time
 from brimful_inside.simulator import trace as rows
 from brimful_inside.simulator.allocator import CachingAllocator, CardFull, Retired, rounded_size
+from brimful_inside.simulator.snapshot import History
 from brimful_inside.wire import Card
 
 PoolId = Tuple[int, int]  # of a private pool, as PyTorch numbers them
@@ -343,11 +343,9 @@ class Ledger:
                 free = max(0, card.total_bytes - card.context_bytes - full.reserved)
                 if self.history is not None:
                     size = rounded_size(nbytes, self.allocator.settings)
-                    self.history.note("oom", free, size, stream, pool)
+                    self.history.note("oom", free, size, size, stream, pool)
             else:
                 self._next_id = number = self._next_id + 1
-                if self.history is not None:
-                    self.history.note_block("alloc", address=address)
                 if self._trace is not None:
                     self._write_context(stream, pool)
                     tail = (
@@ -391,8 +389,6 @@ class Ledger:
             self._write('["at",%d]\n' % number)
 
     def _free(self, number: int, address: int) -> None:
-        if self.history is not None:
-            self.history.note_block("free_requested", "free_completed", address=address)
         self.allocator.free(address)
         if self._trace is not None:
             self._trace.write('["free",%d]\n' % number)
@@ -401,8 +397,6 @@ class Ledger:
         """The block of `entry` is not needed any more: free, once other streams that used it are
         done."""
         if entry.id and entry.used_by:
-            if self.history is not None:
-                self.history.note_block("free_requested", address=entry.address)
             retired = self.allocator.retire(entry.address)
             assert retired is not None, "what has a number has bytes"
             self._write(rows.encode_row(rows.Retire(entry.id)) + "\n")
@@ -425,8 +419,6 @@ class Ledger:
             if streams and self.launches - retired_at < RUN_AHEAD:
                 waiting.append((number, retired, streams, retired_at))
                 continue
-            if self.history is not None and self.allocator.is_retired(retired):
-                self.history.note_block("free_completed", address=retired[0])
             self.allocator.ready(retired)
             self._write(rows.encode_row(rows.Ready(number)) + "\n")
         self._waiting = waiting
