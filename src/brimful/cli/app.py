@@ -234,6 +234,8 @@ def predict(
         tuple[str, ...], Parameter(negative="", show_default=False, metavar="NAME=N,N,...")
     ] = (),
     sizes: Annotated[str | None, Parameter(metavar="N,N,...")] = None,
+    snapshot: Annotated[Path | None, Parameter(group=OUTPUT, metavar="FILE")] = None,
+    step_trace: Annotated[Path | None, Parameter(group=OUTPUT, metavar="FILE")] = None,
     words: Words = (),
 ) -> int:
     """Whether a training fits a card that need not be here: memory by phase, speed, and the largest
@@ -257,6 +259,12 @@ def predict(
     sizes
         The batch sizes of the table that says what each means: --sizes 32,48,64. Without it,
         brimful takes some up to the largest. No further trial is run.
+    snapshot
+        Write the predicted run for PyTorch's memory viewer (pytorch.org/memory_viz): --snapshot
+        peak.pickle.
+    step_trace
+        Write one predicted step, kernel by kernel, for Perfetto or chrome://tracing: --step-trace
+        step.json.
     """
     from brimful.verbs.predict import predict as verb
 
@@ -270,6 +278,8 @@ def predict(
             solve=solve and setting_name(solve),
             grid=axes(grid),
             sizes=[parse_batch_size(size) for size in sizes.split(",")] if sizes else (),
+            snapshot=snapshot,
+            step_trace=step_trace,
         )
     return views.show_prediction(record, common.json, common.details)
 

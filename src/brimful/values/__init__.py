@@ -21,6 +21,7 @@ from brimful.values.answers import (
     Solved,
     TriedSize,
     WhatIf,
+    Written,
 )
 from brimful.values.comparison import Comparison, Quantity, Side
 from brimful.values.estimates import (
@@ -146,4 +147,5 @@ __all__ = [
     "Verdict",
     "WhatIf",
     "WorstBatch",
+    "Written",
 ]

@@ -231,6 +231,15 @@ class NextCommand:
 
 
 @dataclass(frozen=True)
+class Written:
+    """A file that a prediction left for another tool."""
+
+    path: str
+    what: str  # "one predicted step at batch size 64, 316 ms long, as a Chrome trace"
+    how: str  # to open it
+
+
+@dataclass(frozen=True)
 class Prediction:
     verdict: Verdict
     batch_size: int | None
@@ -276,6 +285,7 @@ class Prediction:
     retries_per_step: float | None = None
     # the time of a step that this takes, beside that of `speed`
     giving_back_s: Estimate | None = None
+    written: tuple[Written, ...] = ()
     # as of a plan
     places: dict[str, Place] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)

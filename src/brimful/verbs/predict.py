@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
+from pathlib import Path
 
 from brimful.decide.loaders_seen import largest_batch
 from brimful.decide.memory.search_traced import NOT_FOLLOWED
@@ -30,6 +31,7 @@ from brimful.values import (
 )
 from brimful.verbs.answers import asked_about, by_search, sizes_of, so_far, timed_batch
 from brimful.verbs.devices import CardRequest
+from brimful.verbs.exports import require_writable, write_snapshot, write_step_trace
 from brimful.verbs.grid import MOST_CELLS, grid_of, without_effect
 from brimful.verbs.imaginary import CardView, view_of
 from brimful.verbs.results import PHASES
@@ -57,6 +59,8 @@ def predict(
     solve: str | None = None,
     grid: Mapping[str, Sequence[Setting]] | None = None,
     sizes: Sequence[int] = (),
+    snapshot: str | Path | None = None,
+    step_trace: str | Path | None = None,
 ) -> Record:
     """Runs the command for a few steps on an imaginary card. Returns the record, whose `prediction`
     is the answer.
@@ -66,12 +70,20 @@ def predict(
     ``{batch_size}`` left open it answers for the largest that fits. `solve`: another setting to
     name the largest value of, on each of the cards. `grid`: one or two settings with their values;
     each combination is a cell of a table, and the fastest that fits is the answer. `sizes`: the
-    batch sizes of its table of them; () takes some up to the largest. Raises
-    UsageError without a card, NoSuchDevice for an unknown one, DoesNotFit when an open batch size
+    batch sizes of its table of them; () takes some up to the largest. `snapshot`, `step_trace`:
+    files to write, the run for PyTorch's memory viewer and a step for Perfetto, both at the batch
+    size that is answered for. Raises UsageError for a file that cannot be written, UsageError
+    without a card, NoSuchDevice for an unknown one, DoesNotFit when an open batch size
     fits at no value, and the errors of `verbs.results`.
     """
     request = CardRequest(gpu, gpu_memory, ranks, as_rank, link)
     _require_card(request)
+    files = {
+        write: Path(path)
+        for write, path in ((write_snapshot, snapshot), (write_step_trace, step_trace))
+        if path is not None
+    }
+    require_writable(*files.values())
     sets = _sets(solve, grid, settings or {})
     began = start(argv, settings, options, "auto", request, takes_several=True, sets=sets)
     if grid and len(began.several) > 1:
@@ -117,6 +129,12 @@ def predict(
             prediction = replace(prediction, sizes=shown)
         following = after_prediction(trials.command, prediction, is_open, trials.settings_at)
         prediction = replace(prediction, next_command=following, epoch=epoch)
+        for write, path in files.items():
+            written = write(view, answer, path)
+            if isinstance(written, Diagnostic):
+                session.note(written)
+            else:
+                prediction = replace(prediction, written=(*prediction.written, written))
         session.keep(replace(prediction, places=trials.command.places))
     return session.record()
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from brimful.decide.loaders_seen import batches_per_step, mean_share
+from brimful.decide.speed.kernels import KernelModel, ScaledKernels
 from brimful.decide.speed.predicted import (
     is_of_a_fixed_total,
     predict_speed,
@@ -35,15 +36,7 @@ def speed_of(
             "so no speed is predicted",
             "for its speed name the card: --gpu NAME (`brimful gpus` lists them)",
         )
-    done = {
-        size: result
-        for size, result in trials.completed().items()
-        if (size is None) == (batch_size is None)
-    }
-    accumulates = has_a_fixed_total(done)
-    if not accumulates:
-        done = with_whole_steps(done)
-    kernels = trials.kernel_model(done, alike=not accumulates)
+    kernels, done, accumulates = kernels_of(view, batch_size)
     if kernels is None:
         return Diagnostic(
             "no-clock",
@@ -84,6 +77,22 @@ def speed_of(
     )
     assert speed is not None
     return speed if trials.in_batches else replace(speed, batch_size=None)
+
+
+def kernels_of(
+    view: CardView, batch_size: int | None
+) -> tuple[KernelModel | ScaledKernels | None, dict[int | None, TrialResult], bool]:
+    """(The kernels of a step at any batch size, None where no trial measured a whole one; the
+    trials that they are from; whether a step accumulates to a fixed total.)"""
+    done = {
+        size: result
+        for size, result in view.trials.completed().items()
+        if (size is None) == (batch_size is None)
+    }
+    accumulates = has_a_fixed_total(done)
+    if not accumulates:
+        done = with_whole_steps(done)
+    return view.trials.kernel_model(done, alike=not accumulates), done, accumulates
 
 
 def seconds_outside_steps(view: CardView, batch_size: int | None) -> dict[int | None, Estimate]:

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain, product
+from itertools import chain, islice, product
 from typing import NamedTuple
 
 from brimful.decide.memory import remedies
@@ -74,11 +74,11 @@ def explain(view: CardView, answer: Answer) -> Explained | None:
         return None
     card, trials, peak = view.card, view.trials, answer.peak.device_bytes
     alone = (answer.alone or answer.peak).device_bytes
-    explained = _explained(card, _origins(view, answer), alone)
+    explained = _explained(card, chain.from_iterable(origins_of(view, answer)), alone)
     drawn = trials.drawn.get(trials.effective(answer.size))
     breakdowns = explained.breakdowns if explained is not None else None
     if drawn is not None:
-        origins = list(_of_trial(view, read_traces(drawn, trials.session.folder)))
+        origins = _of_trial(view, read_traces(drawn, trials.session.folder))
         replays = (partial(card.replay, origin.program) for origin in origins)
         alone = max(card.device_bytes(card.shown(replay).peak) for replay in replays)
         of_drawn = _explained(card, origins, alone)
@@ -144,31 +144,33 @@ class _Origin(NamedTuple):
     model: SizeModel | None = None
 
 
-def _origins(view: CardView, answer: Answer) -> Iterator[_Origin]:
+def origins_of(view: CardView, answer: Answer) -> Iterator[list[_Origin]]:
+    """The programs of all cards, by the size model and by a trial at that size, as far as there are
+    such."""
     trials = view.trials
     model = answer.conclusion.size_model if answer.conclusion is not None else None
     batch_size = trials.effective(answer.size)
     if model is not None and batch_size is not None and batch_size >= min(model.fitted_at):
-        all_sizes, start = model.sizes_at(batch_size), 0
-        traces = trials.traces(model.fitted_at[0])
-        for (_, _, trace), card in zip(traces, model.program.cards, strict=False):
-            sizes = all_sizes[start : start + len(card.sizes)]
-            start += len(card.sizes)
+        sizes = iter(model.sizes_at(batch_size))
+        traces, cards = trials.traces(model.fitted_at[0]), model.program.cards
+        yield [
             # The model's program may end before the evaluation, which the trace shows
             # (`verbs/long_evaluation.py`).
-            annotated = annotate(trace).first(len(sizes))
-            if len(traces) == 1:
-                yield _Origin(model.program, sizes, annotated, model)
-            else:
-                yield _Origin(view.here(program_of(trace)), sizes, annotated)
+            _Origin(
+                card,
+                list(islice(sizes, len(card.sizes))),
+                annotate(trace).first(len(card.sizes)),
+                model if len(traces) == 1 else None,
+            )
+            for (_, _, trace), card in zip(traces, cards, strict=False)
+        ]
     if batch_size in trials.results:
-        yield from _of_trial(view, trials.traces(batch_size))
+        yield _of_trial(view, trials.traces(batch_size))
 
 
-def _of_trial(view: CardView, traces: Iterable[CardTrace]) -> Iterator[_Origin]:
-    for _, _, trace in traces:
-        program = view.here(program_of(trace))
-        yield _Origin(program, program.sizes, annotate(trace))
+def _of_trial(view: CardView, traces: Iterable[CardTrace]) -> list[_Origin]:
+    programs = ((view.here(program_of(trace)), annotate(trace)) for _, _, trace in traces)
+    return [_Origin(program, program.sizes, annotated) for program, annotated in programs]
 
 
 def what_would_help(

@@ -10,7 +10,7 @@ collective), up to the end of the step."""
 
 from __future__ import annotations
 
-from typing import Dict, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 # Rate classes of a kernel (`Kernel.kind`): these, "fp64" and "fp32", which have a peak rate of
 # arithmetic, and the next eight.
@@ -341,11 +341,23 @@ class Queue:
         self.host = max(self.host, self.device)
 
 
+class Span(NamedTuple):
+    """When a kernel of a step was dispatched and ran: beginning and end, in seconds from the end of
+    the step before. A host that runs ahead dispatches before that. What runs on the host alone, or
+    makes it wait, is no span of the card."""
+
+    host: Tuple[float, float]
+    card: Optional[Tuple[float, float]]
+
+
 def step_time(
-    kernels: Sequence[Kernel], times: Sequence[Timed], efficiency: Efficiency = DEFAULT
+    kernels: Sequence[Kernel],
+    times: Sequence[Timed],
+    efficiency: Efficiency = DEFAULT,
+    spans: Optional[List[Span]] = None,
 ) -> Step:
     """The time of a step that is one of many: from the end of one to the end of the next, after a
-    first one."""
+    first one. The span of each kernel is appended to `spans`."""
     queue = Queue()
     ran = [
         (kernel.kind, dispatch_time(kernel, efficiency), timed.seconds)
@@ -356,7 +368,13 @@ def step_time(
     queue.end_step()
     begun = max(queue.device, queue.host)
     for row in ran:
+        host = queue.host - begun
         queue.run(*row)
+        if spans is not None:
+            kind, _, busy_s = row
+            end = (queue.links if kind == COLLECTIVE else queue.device) - begun
+            card = None if kind in (SYNC, HOST) else (end - busy_s, end)
+            spans.append(Span((host, queue.host - begun), card))
     waited = queue.end_step()
     seconds = max(queue.device, queue.host) - begun
     in_turn = [

@@ -23,11 +23,11 @@ from brimful_inside.simulator.allocator import CachingAllocator
 from brimful_inside.simulator.allocator_settings import AllocatorSettings
 from brimful_inside.simulator.pools import Segment
 
-# whose origins are kept: of living blocks, of allocations in the history, of all its entries
+# whose stacks are kept: of living blocks, of allocations in the history, of all its entries
 CONTEXTS = (None, "state", "alloc", "all")
 
 
-class Origin(NamedTuple):
+class Stack(NamedTuple):
     """Where an allocation was made: file, line and function of each frame, from the innermost
     outwards; and further keys of its entries, which PyTorch's viewer shows."""
 
@@ -35,12 +35,12 @@ class Origin(NamedTuple):
     keys: Dict[str, str] = {}  # noqa: RUF012 (never written to)
 
 
-NOWHERE = Origin()
+NOWHERE = Stack()
 
 
 class History:
     """The latest `most` entries of `device_traces`: action, address (of "oom": free bytes), size,
-    stream, private pool, time and origin. `note` is the allocator's `watch`. `origin` says where
+    stream, private pool, time and stack. `note` is the allocator's `watch`. `stack` says where
     the program is, `time_us` when. `context` is one of CONTEXTS, `skipped` are actions that are
     left out. It goes on from the one `before` it.
 
@@ -49,7 +49,7 @@ class History:
 
     def __init__(
         self,
-        origin: Callable[[], Origin],
+        stack: Callable[[], Stack],
         time_us: Callable[[], int],
         most: int = sys.maxsize,
         context: Optional[str] = "alloc",
@@ -57,27 +57,27 @@ class History:
         before: Optional[History] = None,
         whole_blocks: bool = False,
     ) -> None:
-        self._origin, self._time_us, self._skipped = origin, time_us, skipped
+        self._stack, self._time_us, self._skipped = stack, time_us, skipped
         self._level, self._whole_blocks = CONTEXTS.index(context), whole_blocks
         self.entries: Deque[Tuple[Any, ...]] = deque(
             before.entries if before is not None else (), max(1, min(most, sys.maxsize))
         )
         # of each living block
-        self.origins: Dict[int, Origin] = {} if before is None else before.origins
+        self.stacks: Dict[int, Stack] = {} if before is None else before.stacks
 
     def note(
         self, action: str, address: int, size: int, requested: int, stream: int, pool: int
     ) -> None:
         if action == "alloc" and self._level:
-            self.origins[address] = self._origin()
-        origin = self.origins.get(address, NOWHERE) if self._level > 1 else NOWHERE
+            self.stacks[address] = self._stack()
+        stack = self.stacks.get(address, NOWHERE) if self._level > 1 else NOWHERE
         if action == "free_completed":
-            self.origins.pop(address, None)
+            self.stacks.pop(address, None)
         if self._level == 3 and action not in ("alloc", "snapshot"):
-            origin = self._origin()
+            stack = self._stack()
         if action not in self._skipped:
             size = size if self._whole_blocks else requested
-            self.entries.append((action, address, size, stream, pool, self._time_us(), origin))
+            self.entries.append((action, address, size, stream, pool, self._time_us(), stack))
 
 
 class CardMemory(NamedTuple):
@@ -93,13 +93,13 @@ class CardMemory(NamedTuple):
 def snapshot_of(cards: Sequence[CardMemory], settings: AllocatorSettings) -> Dict[str, Any]:
     """The snapshot of cards, which are numbered in their order. Plain dicts, lists, strings, tuples
     and whole numbers."""
-    shown: Dict[int, List[Dict[str, Any]]] = {}  # by origin: many allocations share one
+    shown: Dict[int, List[Dict[str, Any]]] = {}  # by stack: many allocations share one
 
-    def frames_of(origin: Origin) -> List[Dict[str, Any]]:
-        frames = shown.get(id(origin.frames))
+    def frames_of(stack: Stack) -> List[Dict[str, Any]]:
+        frames = shown.get(id(stack.frames))
         if frames is None:
-            frames = shown[id(origin.frames)] = [
-                {"filename": file, "line": line, "name": name} for file, line, name in origin.frames
+            frames = shown[id(stack.frames)] = [
+                {"filename": file, "line": line, "name": name} for file, line, name in stack.frames
             ]
         return frames
 
@@ -119,7 +119,7 @@ def snapshot_of(cards: Sequence[CardMemory], settings: AllocatorSettings) -> Dic
     }
 
 
-_FramesOf = Callable[[Origin], List[Dict[str, Any]]]
+_FramesOf = Callable[[Stack], List[Dict[str, Any]]]
 
 
 def _entries(card: CardMemory, frames_of: _FramesOf) -> List[Dict[str, Any]]:
@@ -132,19 +132,19 @@ def _entries(card: CardMemory, frames_of: _FramesOf) -> List[Dict[str, Any]]:
             "stream": card.stream_of(stream),
             "pool_id": card.pool_id(pool),
             "time_us": time_us,
-            "frames": frames_of(origin),
+            "frames": frames_of(stack),
             "compile_context": "N/A",
             "user_metadata": "",
-            **origin.keys,
+            **stack.keys,
         }
-        for action, address, size, stream, pool, time_us, origin in entries
+        for action, address, size, stream, pool, time_us, stack in entries
     ]
 
 
 def _segment(
     number: int, card: CardMemory, segment: Segment, frames_of: _FramesOf
 ) -> Dict[str, Any]:
-    origins = card.history.origins if card.history is not None else {}
+    stacks = card.history.stacks if card.history is not None else {}
     used = [piece for piece in segment.pieces if piece.used]
     return {
         "device": number,
@@ -168,7 +168,7 @@ def _segment(
                 else "active_allocated"
                 if piece.used
                 else "inactive",
-                "frames": frames_of(origins.get(piece.address, NOWHERE) if piece.used else NOWHERE),
+                "frames": frames_of(stacks.get(piece.address, NOWHERE) if piece.used else NOWHERE),
             }
             for piece in segment.pieces
         ],

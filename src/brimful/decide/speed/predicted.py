@@ -26,7 +26,9 @@ from brimful_inside.simulator.roofline import (
     PEER,
     SYNC,
     Efficiency,
+    Kernel,
     Rates,
+    Span,
     Step,
     Timed,
     dispatch_time,
@@ -144,7 +146,7 @@ def step_interval(
 
 
 @dataclass
-class _Clock:
+class Clock:
     """Steps at batch sizes on one card, each computed once."""
 
     model: KernelModel | ScaledKernels
@@ -175,6 +177,14 @@ class _Clock:
             timed.append(step_time(kernels, ordered, self.efficiency.with_host(factor)))
         return timed
 
+    def spans(self, batch_size: int) -> tuple[Step, list[tuple[Kernel, Timed, Span]]]:
+        """The usual step with all that ran in it, in order."""
+        step, times = self.kernels(batch_size)
+        kernels, ordered = [step.kernels[i] for i in step.order], [times[i] for i in step.order]
+        spans: list[Span] = []
+        whole = step_time(kernels, ordered, self.efficiency, spans)
+        return whole, list(zip(kernels, ordered, spans, strict=True))
+
     def _reaching(self, share: float) -> Efficiency:
         return self.efficiency._replace(
             peer_bytes_per_s=self.efficiency.peer_bytes_per_s * share,
@@ -201,7 +211,7 @@ def predict_speed(
     rates = rates_of(gpu)
     if rates is None:
         return None
-    clock = _Clock(model, rates, efficiency_of(gpu))
+    clock = Clock(model, rates, efficiency_of(gpu))
     at = batch_size if batch_size is not None else model.fitted_at[0]
     interval = step_interval(gpu, situation_of(*clock.kernels(at)))
     steps = clock.steps(at)
@@ -290,7 +300,7 @@ class _Curve:
 
 
 def _curve(
-    clock: _Clock,
+    clock: Clock,
     largest: int,
     batch_size: int,
     samples_at: Callable[[int], float],
@@ -347,7 +357,7 @@ def sizes_up_to(largest: int, also: Iterable[int] = ()) -> list[int]:
     return sorted(size for size in sizes if size <= largest)
 
 
-def _top(clock: _Clock, batch_size: int, step_s: float) -> tuple[KernelShare, ...]:
+def _top(clock: Clock, batch_size: int, step_s: float) -> tuple[KernelShare, ...]:
     """The operations that take the card the longest, all calls of one together."""
     step, times = clock.kernels(batch_size)
     spent: dict[str, dict[str, float]] = {}

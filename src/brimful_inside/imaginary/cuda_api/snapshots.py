@@ -9,16 +9,16 @@ from typing import Any, Callable, Collection, Dict, Optional
 
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.errors import OURS
-from brimful_inside.simulator.snapshot import CONTEXTS, CardMemory, History, Origin, snapshot_of
+from brimful_inside.simulator.snapshot import CONTEXTS, CardMemory, History, Stack, snapshot_of
 
 
-def _stack() -> Origin:
+def _stack() -> Stack:
     frames = (
         (frame.f_code, line)
         for frame, line in traceback.walk_stack(sys._getframe(1))
         if not frame.f_code.co_filename.startswith(OURS)
     )
-    return Origin([(code.co_filename, line, code.co_name) for code, line in frames])
+    return Stack([(code.co_filename, line, code.co_name) for code, line in frames])
 
 
 def snapshot_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
