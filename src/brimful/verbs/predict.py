@@ -14,6 +14,7 @@ from brimful.decide.memory.search_traced import NOT_FOLLOWED
 from brimful.decide.next_command import after_prediction, recommended
 from brimful.decide.run.settings import BATCH_SIZE
 from brimful.decide.speed.epoch import epoch_of, loading_of
+from brimful.decide.speed.predicted import rates_of
 from brimful.decide.tune.sizes import sizes_to_show
 from brimful.errors import CUT_SHORT, UsageError
 from brimful.measure.traces import cards_of
@@ -97,6 +98,13 @@ def predict(
             "--sizes together with --grid, --solve or several cards",
             "these have a table of their own",
             "leave --sizes out",
+        )
+    gpus = [device.gpu for device, _ in began.several]
+    if step_trace is not None and not any(gpu and rates_of(gpu) for gpu in gpus):
+        raise UsageError(
+            "a step trace of a card of which only the memory is known",
+            "without its speed no kernel has a time",
+            "name the card: --gpu NAME (`brimful gpus` lists them)",
         )
     if solve is not None:
         began = replace(began, asked=None)

@@ -86,14 +86,12 @@ def _without_end(program: Program) -> Program:
 def _stack_of(allocation: Allocation) -> Stack:
     """The operation, the line of the script and the modules around it, from the innermost
     outwards."""
-    site, model = allocation.site, allocation.model
-    frames = [(allocation.op, 0, site.during or "outside of the passes")]
+    site = allocation.site
+    frames = [("operation", 0, allocation.op + (f" ({site.during})" if site.during else ""))]
     if line := _LINE.match(site.where):
         frames.append((line[1], int(line[2]), line[3]))
-    path = allocation.module.split(".") if allocation.module else []
-    frames += [(model, 0, ".".join(path[:end])) for end in range(len(path), 0, -1)]
-    if model:
-        frames.append((model, 0, "forward"))
-    whose = allocation.module or model
+    path = [part for part in (allocation.model, *allocation.module.split(".")) if part]
+    frames += [("module", 0, ".".join(path[:end])) for end in range(len(path), 0, -1)]
+    whose = allocation.module or allocation.model
     what = allocation.category.replace("_", " ") + (f" of {whose}" if whose else "")
     return Stack(frames, {"category": allocation.category, "user_metadata": what})

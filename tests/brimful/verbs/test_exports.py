@@ -1,0 +1,123 @@
+"""The files that `predict` leaves for other tools, in worlds where the truth is known."""
+
+import json
+import pickle
+import re
+from dataclasses import dataclass, replace
+
+import pytest
+
+from brimful import predict
+from brimful.errors import UsageError
+from brimful_inside.wire import CardSeen
+from tests.brimful.verbs.test_predicted_speed import Clocked
+from tests.brimful.verbs.world import MIB, Uneven, World, work
+
+ASKED = ("my-train", "--batch-size", "64")
+
+
+def heights(entries):
+    """Allocated bytes after each entry of a card's history."""
+    held = [0]
+    for entry in entries:
+        sign = {"alloc": 1, "free_requested": -1}.get(entry["action"], 0)
+        held.append(held[-1] + sign * entry["size"])
+    return held
+
+
+def snapshot_of(world, tmp_path, argv=ASKED, **more):
+    """(The prediction, the snapshot that it left.)"""
+    path, card = tmp_path / "peak.pickle", {"gpu": "a100-40gb"} | more
+    prediction = work(world, predict, argv, snapshot=path, **card).prediction
+    return prediction, pickle.loads(path.read_bytes())
+
+
+@pytest.mark.parametrize("argv", [ASKED, ("my-train", "--batch-size", "{batch_size}")])
+@pytest.mark.parametrize(
+    "world", [World(), World(quadratic=700_000), World(kink_at=40, kink_bytes=3 * MIB)]
+)
+def test_a_snapshot_is_of_the_predicted_peak_to_the_byte(tmp_path, argv, world):
+    prediction, snapshot = snapshot_of(world, tmp_path, argv, gpu_memory="4GiB", gpu=None)
+    peak = prediction.peak
+    assert max(map(max, map(heights, snapshot["device_traces"]))) == peak.allocated_bytes
+    held = sum(segment["total_size"] for segment in snapshot["segments"])
+    assert held == peak.reserved_bytes
+    (written,) = prediction.written
+    assert f"at batch size {prediction.batch_size:,}, " in written.what
+    assert "pytorch.org/memory_viz" in written.how
+
+
+def test_a_size_that_does_not_fit_is_shown_as_it_would_be(tmp_path):
+    prediction, snapshot = snapshot_of(World(linear=400 * MIB), tmp_path, gpu="t4")
+    assert prediction.verdict == "does_not_fit"
+    assert max(heights(snapshot["device_traces"][0])) == prediction.peak.allocated_bytes
+
+
+def test_a_script_that_ignores_the_batch_size_has_its_own(tmp_path):
+    prediction, snapshot = snapshot_of(World(ignores=True), tmp_path)
+    assert max(heights(snapshot["device_traces"][0])) == prediction.peak.allocated_bytes
+
+
+def test_of_uneven_batches_it_is_of_the_largest_samples_and_says_so(tmp_path):
+    prediction, snapshot = snapshot_of(Uneven(), tmp_path, gpu_memory="4GiB", gpu=None)
+    alone = prediction.largest_batches_peak
+    assert max(heights(snapshot["device_traces"][0])) == alone.allocated_bytes
+    assert "batches of the largest samples" in prediction.written[0].what
+
+
+@dataclass
+class OnTwoCards(World):
+    """A model of whose two halves the second one lies on the second card, and is smaller."""
+
+    def launch(self, trial, folder, *rest, **more):
+        result = super().launch(trial, folder, *rest, **more)
+        lines = (folder / "trace-0.jsonl").read_text().splitlines()
+        smaller = [line for line in lines if not re.match(r'\["(malloc|free)",2[01]\b', line)]
+        (folder / "trace-1.jsonl").write_text("\n".join(smaller) + "\n")
+        cards = [CardSeen(n, result.peak, f"trace-{n}.jsonl") for n in (0, 1)]
+        return replace(result, reports=tuple(replace(r, cards=cards) for r in result.reports))
+
+
+def test_every_card_is_a_device_with_a_history_of_its_own(tmp_path):
+    world = OnTwoCards(quadratic=9000, dataset=None)
+    prediction, snapshot = snapshot_of(world, tmp_path, gpu="a100-40gb:2")
+    peaks = [max(heights(entries)) for entries in snapshot["device_traces"]]
+    assert peaks == [card.peak.allocated_bytes for card in prediction.cards]
+    assert peaks[0] > peaks[1] and max(peaks) == prediction.peak.allocated_bytes
+    assert {segment["device"] for segment in snapshot["segments"]} == {0, 1}
+    assert "on 2 cards, each a device of the viewer" in prediction.written[0].what
+
+
+def test_a_step_trace_is_as_long_as_the_predicted_step(tmp_path):
+    path = tmp_path / "step.json"
+    world = Clocked(dataset=4096)
+    prediction = work(world, predict, ASKED, gpu="a100-40gb", step_trace=path).prediction
+    events = [e for e in json.loads(path.read_text())["traceEvents"] if e["ph"] == "X"]
+    (step,) = [event for event in events if event["name"] == "step (predicted)"]
+    assert step["dur"] / 1e6 == pytest.approx(prediction.speed.step_s.value)
+    assert len(events) == 1 + 2 * 201, "each kernel on the card and on the host"
+    (written,) = prediction.written
+    assert written.path == str(path) and "one predicted step at batch size 64" in written.what
+
+
+def test_what_cannot_be_written_at_the_end_is_noted_and_the_prediction_stands(tmp_path):
+    record = work(World(), predict, ASKED, gpu="a100-40gb", step_trace=tmp_path / "step.json")
+    (note,) = [note for note in record.notes if note.code == "not-written"]
+    assert "no trial measured a whole step" in note.problem
+    assert record.prediction.peak is not None and not record.prediction.written
+    assert not (tmp_path / "step.json").exists(), "the try before the trials leaves nothing"
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_any_trial(tmp_path):
+    world = World()
+    with pytest.raises(UsageError, match="cannot be written: No such file or directory"):
+        work(world, predict, ASKED, gpu="a100-40gb", snapshot=tmp_path / "none" / "peak.pickle")
+    assert world.launched == []
+
+
+def test_a_file_that_is_there_is_kept_until_the_prediction_is_made(tmp_path):
+    path = tmp_path / "peak.pickle"
+    path.write_bytes(b"before")
+    with pytest.raises(UsageError, match="named twice"):
+        work(World(), predict, ASKED, gpu="a100-40gb", snapshot=path, step_trace=path)
+    assert path.read_bytes() == b"before"
