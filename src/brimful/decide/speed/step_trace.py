@@ -11,6 +11,7 @@ from brimful_inside.simulator.roofline import (
     BY_GRAPH,
     BY_OPTIMIZER,
     COLLECTIVE,
+    SYNC,
     Kernel,
     Timed,
 )
@@ -46,16 +47,18 @@ def step_trace(
     events: list[dict[str, Any]] = []
 
     def add(name: str, thread: tuple[int, int], seconds: tuple[float, float], args: Any) -> None:
-        start, end = ((moment - begin) * 1e6 for moment in seconds)
+        # to the nanosecond, so that one slice ends where the next begins
+        start, end = (round((moment - begin) * 1e6, 3) for moment in seconds)
         events.append(
             {"ph": "X", "name": name, "pid": thread[0], "tid": thread[1], "ts": start}
-            | {"dur": end - start, "cat": _THREADS[thread], "args": args}
+            | {"dur": round(end - start, 3), "cat": _THREADS[thread], "args": args}
         )
 
     add("step (predicted)", (CARD, STEP), (0.0, step.seconds), {"batch size": batch_size})
     for kernel, timed, span in spans:
         args = _args(kernel, timed)
-        add(kernel.op, (HOST, DISPATCH), span.host, args)
+        waits = "wait for the card: " if kernel.kind == SYNC else ""
+        add(waits + kernel.op, (HOST, DISPATCH), span.host, args)
         if span.card is not None:
             stream = EXCHANGE if kernel.kind == COLLECTIVE else KERNELS
             add(kernel.op, (CARD, stream), span.card, args)

@@ -46,11 +46,12 @@ def test_events_are_valid_sorted_and_as_long_as_the_predicted_step(kernels):
     assert starts == sorted(starts) and starts[0] == pytest.approx(0, abs=1e-6)
     (step,) = work[CARD, STEP]
     speed = predict_speed(fit_kernels({8: kernels}), find_gpu("a100-40gb"), 8, None, None)
-    assert step["dur"] / 1e6 == pytest.approx(speed.step_s.value) == pytest.approx(seconds)
+    assert speed.step_s.value == pytest.approx(seconds)
+    assert step["dur"] / 1e6 == pytest.approx(seconds, abs=2e-9)
     for stream in KERNELS, EXCHANGE:
         ran = work.get((CARD, stream), [])
-        assert all(ends(a) <= b["ts"] + 1e-3 for a, b in pairwise(ran))
-        assert all(e["ts"] >= step["ts"] - 1e-3 and ends(e) <= ends(step) + 1e-3 for e in ran)
+        assert all(ends(a) <= b["ts"] + 2e-3 for a, b in pairwise(ran))
+        assert all(e["ts"] >= step["ts"] - 2e-3 and ends(e) <= ends(step) + 2e-3 for e in ran)
     assert len(work[HOST, 3]) == len(kernels)
 
 
@@ -64,7 +65,7 @@ def test_a_busy_card_is_busy_from_the_beginning_to_the_end():
 def test_a_card_that_waits_for_the_host_runs_each_kernel_after_its_dispatch():
     _, _, work = made([SMALL] * 20)
     for host, card in zip(work[HOST, 3], work[CARD, KERNELS], strict=True):
-        assert card["ts"] >= ends(host) - 1e-3
+        assert card["ts"] >= ends(host) - 2e-3
     assert work[CARD, KERNELS][0]["args"]["dispatched by"] == "autograd"
 
 
@@ -73,7 +74,8 @@ def test_collectives_run_beside_kernels_and_the_host_waits_on_its_own_queue():
     assert [e["name"] for e in work[CARD, EXCHANGE]] == ["c10d.allreduce_"]
     assert work[CARD, EXCHANGE][0]["ts"] < ends(work[CARD, KERNELS][1])
     assert "synchronize" not in {e["name"] for e in work[CARD, KERNELS]}
-    assert work[HOST, 3][-1]["dur"] > 1000, "it waits for the products"
+    assert work[HOST, 3][-1]["name"] == "wait for the card: synchronize"
+    assert work[HOST, 3][-1]["dur"] > 1000, "the products are long"
 
 
 def test_a_card_without_known_rates_has_no_trace():
