@@ -104,10 +104,13 @@ def write_step_trace(view: CardView, answer: Answer, path: Path) -> Written | Di
 
 
 def _run(view: CardView, answer: Answer) -> str:
-    """ "at batch size 64"."""
-    if answer.size is None:
-        return "of the command as it stands"
-    return f"at {noun_of(view.trials.unknown)} {answer.size:,}"
+    """ "at batch size 64 (2 in force) on NVIDIA L4"."""
+    trials, size, card = view.trials, answer.size, f"on {view.gpu.name}"
+    in_force = trials.in_force(answer.conclusion, size)
+    if size is None or in_force is None:
+        return f"of the command as it stands {card}"
+    less = "" if in_force == size else f" ({in_force:,} in force)"
+    return f"at {noun_of(trials.unknown)} {size:,}{less} {card}"
 
 
 def _written(path: Path, data: bytes, what: str, how: str) -> Written | Diagnostic:

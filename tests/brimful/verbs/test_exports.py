@@ -43,7 +43,7 @@ def test_a_snapshot_is_of_the_predicted_peak_to_the_byte(tmp_path, argv, world):
     held = sum(segment["total_size"] for segment in snapshot["segments"])
     assert held == peak.reserved_bytes
     (written,) = prediction.written
-    assert f"at batch size {prediction.batch_size:,}, " in written.what
+    assert f"at batch size {prediction.batch_size:,} on a card with 4.00 GiB, " in written.what
     assert "pytorch.org/memory_viz" in written.how
 
 
@@ -54,7 +54,8 @@ def test_a_size_that_does_not_fit_is_shown_as_it_would_be(tmp_path):
 
 
 def test_a_script_that_ignores_the_batch_size_has_its_own(tmp_path):
-    prediction, snapshot = snapshot_of(World(ignores=True), tmp_path)
+    prediction, snapshot = snapshot_of(World(ignores=True, cap=16), tmp_path)
+    assert "at batch size 64 (16 in force) on NVIDIA A100" in prediction.written[0].what
     assert max(heights(snapshot["device_traces"][0])) == prediction.peak.allocated_bytes
 
 
