@@ -28,7 +28,7 @@ from brimful_inside.simulator.program import Event, Program
 DRAWN_STEPS, FEWEST_STEPS, DRAWN_EVENTS = 24, 10, 80_000
 FIRST = 2  # steps before those that repeat: they make gradients and optimizer states
 ORDERS = 6  # of an epoch that are replayed where a size is looked for
-LONG_ORDERS = 3  # of MOST_STEPS; for the steps of as many others, shorter ones from other beginnings
+LONG_ORDERS = 3  # of MOST_STEPS; for the steps of as many others come shorter orders
 # Where it was looked at (an LSTM, 450 orders), half of the orders that run out of memory do so in
 # the first 70 steps, before the segments have settled.
 MOST_STEPS, SHORT_STEPS = 400, 100
