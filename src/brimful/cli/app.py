@@ -285,6 +285,33 @@ def predict(
 
 
 @app.command(
+    usage="Usage: brimful request [--for QUEUE] [OPTIONS] -- COMMAND...",
+    help_epilogue=_example("request --for slurm -- python train.py --batch-size 64"),
+)
+def request(
+    *,
+    queue: Annotated[str | None, Parameter(name="--for", metavar="QUEUE")] = None,
+    card: Card = CARD,
+    common: Common = COMMON,
+    words: Words = (),
+) -> int:
+    """What to ask a queue for: the smallest card that fits, cores, host memory.
+
+    Without --gpu brimful looks at all cards that it knows and that the queue has a name for.
+
+    Parameters
+    ----------
+    queue
+        Print it as text to paste for slurm, skypilot, ray or kubernetes.
+    """
+    from brimful.verbs.request import request as verb
+
+    with views.progress() as watcher:
+        record, asked = verb(words, queue=queue, **card.chosen(), **common.chosen(watcher))
+    return views.show_request(record, asked, queue, common.json, common.details)
+
+
+@app.command(
     usage="Usage: brimful audit [OPTIONS] -- COMMAND...",
     help_epilogue=_example("audit -- python train.py --batch-size 64"),
 )

@@ -16,8 +16,9 @@ from brimful.show.headline import planned_batch_size
 from brimful.show.machine_sections import calibration_sections, doctor_sections, gpu_sections
 from brimful.show.markdown import render_markdown
 from brimful.show.progress import Progress, RunProgress
+from brimful.show.queues import queue_text, request_facts
 from brimful.show.section import Section
-from brimful.values import Record, Verdict
+from brimful.values import QueueRequest, Record, Verdict
 
 DOES_NOT_FIT = 3
 _NO_WIDTH = 10_000
@@ -46,6 +47,21 @@ def show_prediction(record: Record, json: bool, full: bool = False) -> int:
     for file in record.prediction.written:
         print(f"Written: {file.path}: {file.what}; {file.how}", file=sys.stderr)
     return 0 if record.prediction.verdict == Verdict.FITS else DOES_NOT_FIT
+
+
+def show_request(
+    record: Record, request: QueueRequest, queue: str | None, json: bool, full: bool = False
+) -> int:
+    """What to ask for, alone on standard output: lines for a queue to paste, or plain words."""
+    text = None if queue is None else queue_text(request, queue)
+    if full:
+        console.show_record(console.make_console(sys.stderr), record)
+    if json or text is not None:
+        print(codec.answer(request, text=text, record=record.folder) if json else text)
+    else:
+        console.show_sections(console.make_console(), [request_facts(request)])
+    print(f"Record: {record.folder}", file=sys.stderr)
+    return 0
 
 
 def show_audit(record: Record, json: bool, full: bool = False) -> int:

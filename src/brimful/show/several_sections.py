@@ -126,7 +126,9 @@ def which_sentence(prediction: Prediction) -> str:
     if best.solved is not None:
         return f"{fit}; {name} has the largest {question_of(prediction)[0]}. "
     ranks = (
-        "the cheapest"
+        "the smallest"
+        if prediction.smallest
+        else "the cheapest"
         if best.price_per_h is not None
         else "the fastest"
         if best.samples_per_s is not None

@@ -277,6 +277,7 @@ class Prediction:
     epoch: Epoch | None = None
     # where several cards were asked about: all of them, the cheapest epoch first
     which: tuple[CardAnswer, ...] = ()
+    smallest: bool = False  # of these the one with the least memory comes first
     solved: Solved | None = None  # where another setting than the batch size was asked for
     # of a table: every combination; the rest is the answer for the `best` of them
     grid: tuple[GridCell, ...] = ()
@@ -293,6 +294,23 @@ class Prediction:
     def row_at(self, batch_size: int | None) -> TriedSize | None:
         """What the table of batch sizes has of one."""
         return next((row for row in self.sizes if row.batch_size == batch_size), None)
+
+
+@dataclass(frozen=True)
+class QueueRequest:
+    """What a training asks a queue for. All numbers but `machines` are those of one machine."""
+
+    gpu: Gpu  # the smallest that fits
+    cards: int
+    machines: int
+    ranks: int
+    # processes that the queue is to start: the ranks, or 1 where the command starts them itself
+    tasks: int
+    cores: Estimate
+    host_bytes: Estimate | None  # None: no trial showed it
+    shm_bytes: int  # of it, what loader workers hand over through /dev/shm
+    peak_bytes: Estimate  # of the fullest card
+    batch_size: int | None  # of the command, where it is known
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ from brimful.verbs.step_speed import seconds_outside_steps, speed_of
 from brimful.verbs.trials import Trials
 from brimful.verbs.warnings import Answer, warnings_of
 from brimful.verbs.what_if import explain, opened_downwards, what_would_help
-from brimful.verbs.which_card import which_card
+from brimful.verbs.which_card import by_memory, by_price, which_card
 
 
 def predict(
@@ -62,6 +62,7 @@ def predict(
     sizes: Sequence[int] = (),
     snapshot: str | Path | None = None,
     step_trace: str | Path | None = None,
+    smallest: bool = False,
 ) -> Record:
     """Runs the command for a few steps on an imaginary card. Returns the record, whose `prediction`
     is the answer.
@@ -73,9 +74,10 @@ def predict(
     each combination is a cell of a table, and the fastest that fits is the answer. `sizes`: the
     batch sizes of its table of them; () takes some up to the largest. `snapshot`, `step_trace`:
     files to write, the run for PyTorch's memory viewer and a step for Perfetto, both at the batch
-    size that is answered for. Raises UsageError for a file that cannot be written, UsageError
-    without a card, NoSuchDevice for an unknown one, DoesNotFit when an open batch size
-    fits at no value, and the errors of `verbs.results`.
+    size that is answered for. `smallest`: of several cards the answer is for the smallest that
+    fits, not for the cheapest. Raises UsageError for a file that cannot be written and without a
+    card, NoSuchDevice for an unknown one, DoesNotFit when an open batch size fits at no value, and
+    the errors of `verbs.results`.
     """
     request = CardRequest(gpu, gpu_memory, ranks, as_rank, link)
     _require_card(request)
@@ -116,7 +118,8 @@ def predict(
             view, answer, cells = grid_of(session, began, grid)
             noted += without_effect(cells)
         elif len(began.several) > 1:
-            view, answer, which = which_card(session, began, samples, noted)
+            order = by_memory if smallest else by_price
+            view, answer, which = which_card(session, began, samples, noted, order)
         else:
             timed, settings = timed_batch(began), began.other_values()
             view = view_of(session, began, settings, time_loader=timed, unknown=sets[0])
@@ -127,7 +130,8 @@ def predict(
                 answer = by_search(view, has_a_place, asked)
             except CUT_SHORT as stop:
                 answer, what_if = so_far(view, asked, stop, noted), False
-        prediction = replace(_prediction(view, answer, what_if, noted), which=which, grid=cells)
+        prediction = _prediction(view, answer, what_if, noted)
+        prediction = replace(prediction, which=which, smallest=smallest, grid=cells)
         trials, speed = view.trials, prediction.speed
         outside = seconds_outside_steps(view, speed.batch_size) if speed is not None else {}
         epoch = epoch_of(trials.representative(), speed, prediction.loading, samples, outside)

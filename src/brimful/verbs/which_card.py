@@ -12,7 +12,7 @@ by itself.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -32,6 +32,7 @@ from brimful.errors import BrimfulError, DoesNotFit, Interrupted
 from brimful.measure.gpus.prices import prices
 from brimful.measure.traces import cards_of
 from brimful.outcomes import SCRIPT_FAILED
+from brimful.units import GIB
 from brimful.values import (
     Budget,
     CardAnswer,
@@ -78,10 +79,35 @@ class _Candidate:
     group: _Group
 
 
+def by_price(line: CardAnswer) -> tuple[float, ...]:
+    """What fits comes first, by the price of an epoch, or of a sample; without prices the fastest.
+    Where another setting was asked for, by its largest value."""
+    rate = line.samples_per_s.value if line.samples_per_s is not None else 0.0
+    price = line.price_per_h.value if line.price_per_h is not None else None
+    cost = price / rate if price is not None and rate else float("inf")
+    return (
+        Verdict.badness(line.verdict),
+        -(line.solved or 0),
+        cost,
+        -rate,
+        line.gpu.total_bytes.value * line.cards,
+    )
+
+
+def by_memory(line: CardAnswer) -> tuple[float, ...]:
+    """What fits comes first, by the memory of all its cards in whole GiB; of as much by price."""
+    fit, *rest = by_price(line)
+    return (fit, line.cards * round(line.gpu.total_bytes.value / GIB), *rest)
+
+
 def which_card(
-    session: Session, began: Start, samples: int | None, noted: list[Diagnostic]
+    session: Session,
+    began: Start,
+    samples: int | None,
+    noted: list[Diagnostic],
+    order: Callable[[CardAnswer], tuple[float, ...]] = by_price,
 ) -> tuple[CardView, Answer, tuple[CardAnswer, ...]]:
-    """(The cheapest card that fits as it answers alone, its answer, a line for every card).
+    """(The first card in that order as it answers alone, its answer, a line for every card).
 
     Raises the errors of a command that does not train on the largest of them, DoesNotFit where an
     open batch size fits none.
@@ -96,7 +122,7 @@ def which_card(
             candidates.append(_Candidate(_line(view, group, samples, per_hour), view, group))
     answered: tuple[CardView, Answer] | None = None
     while True:
-        candidates.sort(key=lambda candidate: _order(candidate.line))
+        candidates.sort(key=lambda candidate: order(candidate.line))
         best = candidates[0]
         if best.line.verdict not in (Verdict.FITS, Verdict.TIGHT):
             best = max(candidates, key=lambda c: (not c.line.problem, c.line.gpu.total_bytes.value))
@@ -325,21 +351,6 @@ def _price_of(price: Estimate, seconds: Estimate) -> Estimate:
         seconds.with_all(lambda time: price.value * time / _HOUR_S),
         source=Source.ASSUMED,
         note=price.note,
-    )
-
-
-def _order(line: CardAnswer) -> tuple[float, ...]:
-    """What fits comes first, by the price of an epoch, or of a sample; without prices the fastest.
-    Where another setting was asked for, by its largest value."""
-    rate = line.samples_per_s.value if line.samples_per_s is not None else 0.0
-    price = line.price_per_h.value if line.price_per_h is not None else None
-    cost = price / rate if price is not None and rate else float("inf")
-    return (
-        Verdict.badness(line.verdict),
-        -(line.solved or 0),
-        cost,
-        -rate,
-        line.gpu.total_bytes.value * line.cards,
     )
 
 

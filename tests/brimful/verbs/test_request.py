@@ -1,0 +1,154 @@
+"""What is asked of a queue, in worlds where the truth is known."""
+
+from dataclasses import replace
+
+import pytest
+
+from brimful import predict
+from brimful.decide.loading import SHARE, TRAINING_SHARE, WORKER_BYTES
+from brimful.decide.queue_request import CUDA_HOST_BYTES, queue_request
+from brimful.errors import DoesNotFit, NoSuchDevice, UsageError
+from brimful.values import PhasePeak, Source, Verdict
+from brimful.verbs.request import request
+from brimful.verbs.which_card import by_memory, by_price
+from brimful_inside.wire import CardSeen, LoadingSpeed
+from tests.brimful.decide.test_host_room import loader
+from tests.brimful.verbs.test_predicted_speed import Clocked
+from tests.brimful.verbs.world import GIB, MIB, World, reporting, work
+
+FOUR = "t4,l4,a100-40gb,h100"
+ALIKE = [[7, 5], [8, 0], [8, 6], [8, 9], [9, 0], [10, 0], [12, 0]]
+WORDS = ("my-train", "--batch-size", "64")
+
+
+def large():
+    """18.6 GiB at 64."""
+    return World(fixed=3 * GIB, linear=250 * MIB)
+
+
+def asked(world=None, words=WORDS, **more):
+    return work(reporting(world=world or large(), alike=ALIKE), request, words, **more)
+
+
+def holding(host_bytes, *loaders, world=None, **of_report):
+    """A world whose processes hold so much host memory, with these loaders."""
+    return reporting(
+        lambda result: replace(result, process_tree_host_bytes=host_bytes),
+        world or large(),
+        alike=ALIKE,
+        loaders=list(loaders),
+        **of_report,
+    )
+
+
+def test_the_smallest_card_that_fits_is_asked_for_and_of_as_large_ones_the_cheapest():
+    record, ask = asked(gpu=FOUR)
+    assert (ask.gpu.key, ask.cards, ask.machines, ask.ranks, ask.batch_size) == ("l4", 1, 1, 1, 64)
+    fits = [line for line in record.prediction.which if line.verdict is Verdict.FITS]
+    assert [line.gpu.key for line in fits] == ["l4", "a100-40gb", "h100"]
+    assert record.prediction.gpu.key == "l4" and fits[0].traced
+    alone = work(large(), predict, WORDS, gpu="l4")
+    assert ask.peak_bytes.value == alone.prediction.peak.device_bytes
+    as_large = asked(Clocked(), gpu="a100-80gb,h100")[0].prediction.which
+    assert by_memory(as_large[0])[:2] == by_memory(as_large[1])[:2], "79 GiB"
+    assert list(as_large) == sorted(reversed(as_large), key=by_price)
+
+
+def test_without_a_name_all_cards_are_looked_at_that_the_queue_has_a_name_for():
+    least = World(fixed=100 * MIB, linear=64 * 1024)
+    record, ask = asked(least)
+    assert len(record.prediction.which) == 33 and ask.gpu.key == "rtx3070", "7.8 GiB"
+    record, ask = asked(least, queue="ray")
+    assert len(record.prediction.which) == 13 and ask.gpu.key == "t4"
+    record, ask = asked(least, queue="skypilot")
+    assert len(record.prediction.which) == 26 and ask.gpu.key == "rtx3060-12gb"
+
+
+def test_host_memory_is_what_a_trial_held_with_cuda_and_what_the_policy_lets_the_loader_have():
+    world = holding(3 * GIB, loader(batch=64, mib=1, workers=4, pin=False))
+    _, ask = work(world, request, WORDS, gpu=FOUR)
+    loading = 4 * WORKER_BYTES + (1 + 4 * 2) * 64 * MIB
+    assert ask.host_bytes.value == pytest.approx(3 * GIB + CUDA_HOST_BYTES + loading / SHARE, abs=1)
+    assert ask.host_bytes.source is Source.ESTIMATE and "measured" in ask.host_bytes.note
+    assert ask.shm_bytes == (1 + 4 * 2) * 64 * MIB
+    evaluates = holding(3 * GIB, loader(batch=64, workers=4), loader("eval", workers=4))
+    _, more = work(evaluates, request, WORDS, gpu=FOUR)
+    kept = loading / (SHARE * TRAINING_SHARE)
+    assert more.host_bytes.value == pytest.approx(3 * GIB + CUDA_HOST_BYTES + kept, abs=1)
+    assert asked(gpu=FOUR)[1].host_bytes is None, "no trial showed any"
+
+
+def test_there_is_a_core_for_the_training_and_for_each_worker_that_keeps_up_with_the_card():
+    _, ask = work(holding(GIB, loader(workers=4)), request, WORDS, gpu=FOUR)
+    assert (ask.cores.value, ask.cores.source) == (5, Source.ASSUMED)
+    assert "4 loader workers" in ask.cores.note
+    record, ask = work(
+        holding(
+            GIB,
+            replace(loader(workers=1), speeds={"1": LoadingSpeed(2e3, 2e3, 2e3)}),
+            world=Clocked(),
+        ),
+        request,
+        WORDS,
+        gpu="a100-40gb",
+    )
+    needed = record.prediction.loading.needed
+    assert needed > 1 and (ask.cores.value, ask.cores.source) == (1 + needed, Source.PREDICTED)
+    assert "the command has 1" in ask.cores.note
+    busy = replace(loader(workers=1), speeds={"1": LoadingSpeed(2e3, 2e3, 2e3, 0.9)})
+    _, ask = work(holding(GIB, busy, world=Clocked()), request, WORDS, gpu="a100-40gb")
+    assert (ask.cores.value, ask.cores.source) == (2, Source.ASSUMED), "what was timed says nothing"
+
+
+def test_cards_that_the_command_leaves_idle_are_not_asked_for():
+    record, ask = asked(gpu="l4:4")
+    assert (ask.cards, ask.ranks, ask.tasks) == (1, 1, 1)
+    two = [CardSeen(index, PhasePeak(GIB, GIB, GIB, None)) for index in (0, 1)]
+    (report,) = record.trials[-1].reports
+    trials = [replace(record.trials[-1], reports=(replace(report, cards=two),) * 2)]
+    ask = queue_request(record.prediction, trials)
+    assert (ask.cards, ask.ranks, ask.tasks) == (4, 2, 1)
+
+
+def test_of_ranks_that_are_started_alone_the_queue_starts_all():
+    world = holding(3 * GIB, loader(batch=64, workers=4))
+    words = ("torchrun", "--nproc_per_node", "1", "train.py", "--batch-size", "64")
+    _, ask = work(world, request, words, gpu="l4:8x4")
+    assert (ask.cards, ask.machines, ask.ranks, ask.tasks) == (8, 4, 8, 8)
+    assert ask.cores.value == 8 * 5
+    _, alone = work(world, request, WORDS, gpu="l4")
+    assert ask.host_bytes.value == pytest.approx(8 * alone.host_bytes.value, rel=1e-6)
+
+
+def test_the_smallest_of_one_and_several_cards_is_described_by_its_own_trials():
+    world = reporting(world=large(), alike=[])
+    _, ask = work(world, request, WORDS, gpu="l4:1..2")
+    assert (ask.cards, ask.machines) == (1, 1)
+    assert {trial.device.cards for trial in world.launched} == {1, 2}
+
+
+def test_where_no_card_fits_for_sure_there_is_nothing_to_ask_for():
+    with pytest.raises(DoesNotFit, match=r"Of 2 cards none fits.*does not fit") as error:
+        asked(gpu="t4,rtx3060-12gb")
+    assert error.value.exit_code == 3 and "nothing to ask" in error.value.explanation
+    with pytest.raises(DoesNotFit):
+        asked(gpu_memory="12GiB")
+
+
+def test_a_batch_size_that_is_left_open_says_which_card_is_the_smallest_only_for_one():
+    words = ("my-train", "--batch-size", "{batch_size}")
+    with pytest.raises(UsageError, match="left open"):
+        asked(words=words)
+    assert asked(words=words, settings={"batch_size": 64}, gpu=FOUR)[1].gpu.key == "l4"
+    record, ask = asked(words=words, gpu="l4")
+    assert ask.batch_size == record.prediction.largest_batch_size
+
+
+def test_an_unknown_queue_or_card_is_a_sentence_before_anything_runs():
+    world = large()
+    with pytest.raises(UsageError, match="--for pbs") as error:
+        asked(world, queue="pbs")
+    assert "slurm, skypilot, ray, kubernetes" in error.value.suggestion
+    with pytest.raises(NoSuchDevice):
+        asked(world, gpu="nope")
+    assert not world.launched
