@@ -1,0 +1,146 @@
+"""What is asked of a queue, in its own words: each text is read as that queue reads it."""
+
+import ast
+import re
+import shlex
+from dataclasses import replace
+
+import pytest
+
+from brimful.measure.gpus import all_gpus, custom_gpu, find_gpu
+from brimful.show.queues import QUEUES, RAY, SKYPILOT, queue_text
+from brimful.values import Estimate, QueueRequest, Source
+
+GIB = 1 << 30
+ASKED = QueueRequest(
+    gpu=find_gpu("a100-80gb"),
+    cards=1,
+    machines=1,
+    ranks=1,
+    tasks=1,
+    cores=Estimate(5, Source.PREDICTED, note="one for the training, and 4 loader workers"),
+    host_bytes=Estimate(11.2 * GIB, Source.ESTIMATE, note="3 GiB held in a trial here (measured)"),
+    shm_bytes=2 * GIB,
+    peak_bytes=Estimate(71 * GIB, Source.PREDICTED),
+    batch_size=64,
+)
+MANY = replace(
+    ASKED,
+    gpu=find_gpu("h100"),
+    cards=8,
+    machines=4,
+    ranks=8,
+    tasks=8,
+    cores=Estimate(40, Source.ASSUMED, note="as the command has them"),
+    host_bytes=Estimate(90 * GIB, Source.ESTIMATE, note="…"),
+)
+UNKNOWN = replace(ASKED, gpu=custom_gpu("20GiB"), host_bytes=None)
+
+
+def slurm(request):
+    """As sbatch reads the options of a script: each on a line of its own, before any command."""
+    lines = queue_text(request, "slurm").splitlines()
+    assert all(line.startswith("#") for line in lines)
+    options = [line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH")]
+    return dict(
+        option.removeprefix("--").split("=")
+        for option in map(shlex.join, map(shlex.split, options))
+    )
+
+
+def ray(request):
+    """The arguments of the ScalingConfig that the text makes."""
+    (call,) = ast.parse(queue_text(request, "ray")).body
+    assert isinstance(call, ast.Expr) and ast.unparse(call.value).startswith("ScalingConfig(")
+    made = {}
+    exec(queue_text(request, "ray"), {"ScalingConfig": lambda **given: made.update(given)})
+    return made
+
+
+def read_yaml(request, queue):
+    return pytest.importorskip("yaml").safe_load(queue_text(request, queue))
+
+
+def test_slurm_reads_options_of_a_node_and_of_each_task():
+    assert slurm(ASKED) == {
+        "nodes": "1",
+        "ntasks-per-node": "1",
+        "gres": "gpu:nvidia_a100-sxm4-80gb:1",
+        "cpus-per-task": "5",
+        "mem": "12G",
+    }
+    assert slurm(MANY) == {
+        "nodes": "4",
+        "ntasks-per-node": "8",
+        "gres": "gpu:nvidia_h100_80gb_hbm3:8",
+        "cpus-per-task": "5",
+        "mem": "90G",
+    }
+    assert slurm(UNKNOWN)["gres"] == "gpu:1" and "mem" not in slurm(UNKNOWN)
+    assert "assumed: `sinfo -o %G`" in queue_text(ASKED, "slurm")
+    assert "sinfo" not in queue_text(UNKNOWN, "slurm")
+
+
+def test_skypilot_reads_the_resources_of_each_node():
+    resources = {"accelerators": "A100-80GB:1", "cpus": "5+", "memory": "12+"}
+    assert read_yaml(ASKED, "skypilot") == {"resources": resources}
+    resources = {"accelerators": "H100:8", "cpus": "40+", "memory": "90+"}
+    assert read_yaml(MANY, "skypilot") == {"num_nodes": 4, "resources": resources}
+    assert read_yaml(UNKNOWN, "skypilot") == {"resources": {"cpus": "5+"}}
+    assert "no name for this card: any with 20.0 GiB or more" in queue_text(UNKNOWN, "skypilot")
+
+
+def test_ray_reads_what_each_worker_takes():
+    assert ray(ASKED) == {
+        "num_workers": 1,
+        "use_gpu": True,
+        "accelerator_type": "A100-80G",
+        "resources_per_worker": {"CPU": 5, "GPU": 1, "memory": 12 * GIB},
+    }
+    assert "gives by hand" in queue_text(ASKED, "ray")
+    assert "by hand" not in queue_text(MANY, "ray")
+    assert ray(MANY) == {
+        "num_workers": 32,
+        "use_gpu": True,
+        "accelerator_type": "H100",
+        "resources_per_worker": {"CPU": 5, "GPU": 1, "memory": 12 * GIB},
+    }
+    assert ray(UNKNOWN)["resources_per_worker"] == {"CPU": 5, "GPU": 1}
+    assert "accelerator_type" not in ray(UNKNOWN)
+
+
+def test_kubernetes_reads_the_limits_of_a_container_and_which_nodes_may_run_its_pod():
+    assert read_yaml(ASKED, "kubernetes") == {
+        "nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"},
+        "resources": {"limits": {"nvidia.com/gpu": 1, "cpu": 5, "memory": "12Gi"}},
+    }
+    assert read_yaml(UNKNOWN, "kubernetes") == {
+        "resources": {"limits": {"nvidia.com/gpu": 1, "cpu": 5}}
+    }
+    assert "2.00 GiB through it: mount an emptyDir" in queue_text(ASKED, "kubernetes")
+    assert "/dev/shm" not in queue_text(replace(ASKED, shm_bytes=GIB >> 5), "kubernetes")
+    assert "each of 4 pods" in queue_text(MANY, "kubernetes")
+
+
+@pytest.mark.parametrize("queue", QUEUES)
+def test_every_number_says_where_it_comes_from_and_what_is_not_known_is_not_asked_for(queue):
+    text = " ".join(queue_text(ASKED, queue).replace("#", "").split())
+    assert "cards: 1 x NVIDIA A100-SXM4-80GB (a100-80gb) (predicted): a peak of 71.0 GiB" in text
+    assert "cores: 5 (predicted): one for the training, and 4 loader workers" in text
+    assert "host memory: 12 GiB (estimate): 3 GiB held in a trial here (measured)" in text
+    assert "host memory: not known" in queue_text(UNKNOWN, queue)
+    assert not re.search("partition|time|walltime|image", text.replace("runtime", ""))
+
+
+def test_all_names_are_of_cards_of_the_catalogue_and_the_same_name_is_never_a_smaller_card():
+    memory = {gpu.key: round(gpu.total_bytes.value / GIB) for gpu in all_gpus()}
+    for names in (SKYPILOT, RAY):
+        assert names.keys() <= memory.keys()
+        for name in names.values():
+            assert len({memory[key] for key, other in names.items() if other == name}) == 1, name
+
+
+def test_rays_names_are_those_that_ray_has():
+    accelerators = pytest.importorskip("ray.util.accelerators.accelerators")
+    known = list(vars(accelerators).values())
+    assert all(name in known for name in RAY.values())
