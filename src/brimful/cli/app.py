@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import App, CycloptsError, Group, Parameter, UnknownOptionError
 
@@ -28,6 +28,11 @@ TRIALS = Group("Trials", sort_key=2)
 RUN = Group("Run", sort_key=2)
 OUTPUT = Group("Output", sort_key=3)
 WHERE = Group("Device", sort_key=1)
+# of verbs
+BEFORE = Group("Before training", sort_key=1)
+DURING = Group("Training", sort_key=2)
+AFTER = Group("Results, and this machine", sort_key=3)
+OTHER = Group("Other", sort_key=4)
 
 
 @Parameter(name="*")
@@ -88,12 +93,29 @@ class Common:
         return {"settings": dict(map(pair, self.set_)), "options": options}
 
 
+def _queue_names(context: object) -> list[str]:
+    """For a shell that completes --for."""
+    from brimful.show.queues import QUEUES
+
+    return list(QUEUES)
+
+
+def _gpu_names(context: object) -> list[str]:
+    """For a shell that completes --gpu."""
+    from brimful.measure.gpus import all_gpus
+
+    return [gpu.key for gpu in all_gpus()]
+
+
+_GPU = Parameter(group=WHERE, metavar="NAME", completer=_gpu_names)
+
+
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Card:
     """An imaginary card."""
 
-    gpu: Annotated[str | None, Parameter(group=WHERE, metavar="NAME")] = None
+    gpu: Annotated[str | None, _GPU] = None
     """A card of the catalogue (`brimful gpus`), which need not be here: a100-40gb, or three of
     them: a100-40gb:3, or eight in each of four machines: h100:8x4. predict compares several:
     l4,a100-80gb:1..4, or all.
@@ -220,9 +242,38 @@ app = App(
     "with the highest throughput within memory.",
     help_epilogue=_example("predict --gpu a100-40gb -- python train.py --batch-size 64"),
 )
+app["--help"].group = app["--version"].group = (OTHER,)
 
 
-@app.command(usage="Usage: brimful predict --gpu NAME [OPTIONS] -- COMMAND...")
+@app.command(name="--install-completion", group=OTHER, help_epilogue="")
+def install_completion(
+    *, shell: Literal["bash", "fish", "zsh"] | None = None, output: Path | None = None
+) -> int:
+    """Let your shell complete verbs, options, cards.
+
+    Parameters
+    ----------
+    shell
+        Your shell, where brimful cannot tell.
+    output
+        Where to write the script; no shell loads it by itself then.
+    """
+    from cyclopts.completion.detect import ShellDetectionError
+
+    try:
+        path = app.install_completion(shell=shell, output=output, add_to_startup=output is None)
+    except ShellDetectionError:
+        raise UsageError(
+            "brimful cannot tell which shell this is", suggestion="name it: --shell bash"
+        ) from None
+    # What follows the two dashes is a command with its files, as on any line of a shell.
+    text = path.read_text().replace("\ncomplete -F", "\ncomplete -o bashdefault -o default -F")
+    path.write_text(text.replace(" _arguments \\\n", " _arguments '*:file:_files' \\\n"))
+    print(f"{path}: a new shell reads it")
+    return 0
+
+
+@app.command(group=BEFORE, usage="Usage: brimful predict --gpu NAME [OPTIONS] -- COMMAND...")
 def predict(
     *,
     card: Card = CARD,
@@ -238,8 +289,9 @@ def predict(
     step_trace: Annotated[Path | None, Parameter(group=OUTPUT, metavar="FILE")] = None,
     words: Words = (),
 ) -> int:
-    """Whether a training fits a card that need not be here: memory by phase, speed, and the largest
-    batch size that fits.
+    """Whether a training fits a card that need not be here.
+
+    Memory by phase, speed, and the largest batch size that fits.
 
     Parameters
     ----------
@@ -285,19 +337,23 @@ def predict(
 
 
 @app.command(
+    group=BEFORE,
     usage="Usage: brimful request [--for QUEUE] [OPTIONS] -- COMMAND...",
     help_epilogue=_example("request --for slurm -- python train.py --batch-size 64"),
 )
 def request(
     *,
-    queue: Annotated[str | None, Parameter(name="--for", metavar="QUEUE")] = None,
+    queue: Annotated[
+        str | None, Parameter(name="--for", metavar="QUEUE", completer=_queue_names)
+    ] = None,
     card: Card = CARD,
     common: Common = COMMON,
     words: Words = (),
 ) -> int:
-    """What to ask a queue for: the smallest card that fits, cores, host memory.
+    """What to ask a queue for: card, cores, host memory.
 
-    Without --gpu brimful looks at all cards that it knows and that the queue has a name for.
+    The smallest card that fits: without --gpu brimful looks at all cards that it knows and that the
+    queue has a name for.
 
     Parameters
     ----------
@@ -312,14 +368,16 @@ def request(
 
 
 @app.command(
+    group=BEFORE,
     usage="Usage: brimful audit [OPTIONS] -- COMMAND...",
     help_epilogue=_example("audit -- python train.py --batch-size 64"),
 )
 def audit(
     *, card: Card = CARD, here: Here = HERE, common: Common = COMMON, words: Words = ()
 ) -> int:
-    """What the script really does: effective batch size, hidden caps, accumulation, repeated
-    batches, loading.
+    """What the script really does.
+
+    Effective batch size, hidden caps, accumulation, repeated batches, loading.
     """
     from brimful.verbs.audit import audit as verb
 
@@ -329,6 +387,7 @@ def audit(
 
 
 @app.command(
+    group=DURING,
     usage="Usage: brimful tune [OPTIONS] -- COMMAND...",
     help_epilogue=_example("tune -- python train.py --batch-size 64"),
 )
@@ -344,7 +403,9 @@ def tune(
     page: bool = True,
     words: Words = (),
 ) -> int:
-    """The settings with the highest throughput within memory, each one run before it is named.
+    """The settings with the highest throughput within memory.
+
+    Each one is run before it is named.
 
     Parameters
     ----------
@@ -383,6 +444,7 @@ def tune(
 
 
 @app.command(
+    group=DURING,
     usage="Usage: brimful compare [OPTIONS] [RECORD RECORD] [-- 'COMMAND...' 'COMMAND...']",
     help_epilogue="Two commands, each in quotes, follow two dashes:\n\n"
     "brimful compare -- 'python train.py --batch-size 64' 'python train.py --batch-size 104'",
@@ -404,13 +466,15 @@ def compare(
         tuple[str, ...], Parameter(negative="", show_default=False, metavar="LIMIT")
     ] = (),
     page: bool = True,
-    gpu: Annotated[str | None, Parameter(group=WHERE, metavar="NAME")] = None,
+    gpu: Annotated[str | None, _GPU] = None,
     gpu_memory: Annotated[str | None, Parameter(group=WHERE, metavar="MEMORY")] = None,
     here: Here = HERE,
     common: Common = COMMON,
     words: Words = (),
 ) -> int:
-    """Two ways to train beside each other: speed, memory, and how soon they come to the same loss.
+    """Two ways to train beside each other.
+
+    Speed, memory, and how soon they come to the same loss.
 
     Parameters
     ----------
@@ -472,12 +536,14 @@ def compare(
 
 @app.command(
     name="run",
+    group=DURING,
     usage="Usage: brimful run [--plan RECORD] [OPTIONS] -- COMMAND...",
     help_epilogue=_example("run -- python train.py --batch-size {batch_size}"),
 )
 def run_command(*, running: Running = RUNNING, words: Words = ()) -> int:
-    """Train with the settings that tune chose; after an out-of-memory error, start again with a
-    smaller batch size.
+    """Train with the settings that tune chose.
+
+    After an out-of-memory error it starts again with a smaller batch size.
     """
     from brimful.verbs.run import run as verb
 
@@ -487,7 +553,7 @@ def run_command(*, running: Running = RUNNING, words: Words = ()) -> int:
     return views.show_run(record, running.json)
 
 
-@app.command(usage="Usage: brimful report [RECORD] [OPTIONS]", help_epilogue="")
+@app.command(group=AFTER, usage="Usage: brimful report [RECORD] [OPTIONS]", help_epilogue="")
 def report(
     record: str | None = None,
     /,
@@ -515,9 +581,11 @@ def report(
     return views.show_report(record, out, format, home, json)
 
 
-@app.command(help_epilogue="")
+@app.command(group=BEFORE, help_epilogue="")
 def gpus(*, prices: Path | None = None, json: Json = False) -> int:
-    """The cards that brimful knows, and where each number comes from.
+    """The cards that brimful knows.
+
+    With where each number comes from.
 
     Parameters
     ----------
@@ -534,7 +602,9 @@ _HOST_POLICY = "doctor --host-policy -- python train.py --batch-size 64"
 
 
 @app.command(
-    usage="Usage: brimful doctor [OPTIONS] [-- COMMAND...]", help_epilogue=_example(_HOST_POLICY)
+    group=AFTER,
+    usage="Usage: brimful doctor [OPTIONS] [-- COMMAND...]",
+    help_epilogue=_example(_HOST_POLICY),
 )
 def doctor(
     *,
@@ -545,7 +615,7 @@ def doctor(
     common: Common = COMMON,
     words: Words = (),
 ) -> int:
-    """What this machine is, and what stands in the way of good measurements.
+    """What this machine is, and what disturbs measurements on it.
 
     Parameters
     ----------

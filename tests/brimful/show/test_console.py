@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from brimful.cli.app import app
 from brimful.errors import CommandFailed, NoSuchDevice, ProbeNotLoaded
 from brimful.measure.gpus import find_gpu
 from brimful.show import console as screens
@@ -43,6 +44,7 @@ SCREENS: dict[str, Callable[[Console], None]] = {
             {"a100-40gb": Estimate(1.99, Source.ASSUMED)},
         ),
     ),
+    "help": lambda c: app.help_print([], console=c),
     "doctor": lambda c: screens.show_sections(c, doctor_sections(product.MACHINE, ())),
     "no-such-device": lambda c: screens.show_error(
         c, NoSuchDevice("a100", ("a100-40gb", "a100-80gb", "h100"))
@@ -63,6 +65,10 @@ def draw(screen: Callable[[Console], None]) -> str:
     stream = io.StringIO()
     screen(screens.make_console(stream, width=WIDTH))
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
+
+
+def test_the_verbs_are_on_one_screen() -> None:
+    assert len(draw(SCREENS["help"]).splitlines()) <= 35
 
 
 @pytest.mark.parametrize("name", SCREENS)

@@ -1,0 +1,77 @@
+"""What a shell completes: the script that brimful generates is loaded by bash and asked."""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
+
+
+@pytest.fixture
+def script(typed, tmp_path) -> Path:
+    path = tmp_path / "brimful.bash"
+    assert typed("--install-completion", "--shell", "bash", "--output", str(path))[0] == 0
+    return path
+
+
+def completed(script: Path, *words: str) -> list[str]:
+    """What bash offers for the last of the words."""
+    folder = script.parent / "bin"
+    folder.mkdir(exist_ok=True)
+    program = folder / "brimful"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m brimful "$@"\n')
+    program.chmod(0o755)
+    asks = (
+        f"source {shlex.quote(str(script))}; COMP_WORDS=(brimful {shlex.join(words)}); "
+        f"COMP_CWORD={len(words)}; _brimful; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    )
+    environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-c", asks], capture_output=True, text=True, env=environment, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+@needs_bash
+def test_verbs_options_queues_and_cards_are_completed(script):
+    assert {"predict", "request", "tune"} <= set(completed(script, ""))
+    assert completed(script, "pre") == ["predict"]
+    assert {"--gpu", "--gpu-memory"} <= set(completed(script, "predict", "--gpu"))
+    assert completed(script, "predict", "--gpu", "a100-8") == ["a100-80gb", "a100-80gb-pcie"]
+    assert completed(script, "compare", "--gpu", "l4") == ["l4", "l40", "l40s"]
+    assert completed(script, "request", "--for", "s") == ["slurm", "skypilot"]
+
+
+@needs_bash
+def test_behind_the_two_dashes_bash_completes_files_as_ever(script):
+    assert completed(script, "predict", "--gpu", "l4", "--", "python", "tr") == []
+    assert "complete -o bashdefault -o default -F _brimful brimful" in script.read_text()
+
+
+def test_a_script_goes_where_the_shell_looks_for_it_or_where_it_is_told(
+    typed, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(Path, "home", lambda: tmp_path / "user")
+    code, out, _ = typed("--install-completion", "--shell", "zsh")
+    path = Path(out.partition(":")[0])
+    assert code == 0 and path.is_relative_to(tmp_path / "user")
+    assert "'*:file:_files'" in path.read_text()
+    assert str(path.parent) in (tmp_path / "user" / ".zshrc").read_text()
+
+
+def test_a_shell_that_is_not_known_is_a_sentence(typed, tmp_path, monkeypatch):
+    from cyclopts.completion import detect
+
+    def unknown():
+        raise detect.ShellDetectionError
+
+    monkeypatch.setattr(detect, "detect_shell", unknown)
+    code, out, err = typed("--install-completion", "--output", str(tmp_path / "script"))
+    assert (code, out) == (2, "") and "--shell bash" in err
+    assert typed("--install-completion", "--shell", "tcsh")[0] == 2
