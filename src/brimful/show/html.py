@@ -34,7 +34,18 @@ def render_page(record: Record) -> str:
         typed=shlex.join(record.opened.brimful_argv),
         cut_off=[sentence for section in cut_off(record) for sentence in section.sentences],
         sections=sections(record),
-        started=when(record.opened.started_unix_s),
+        started=when(record.opened.started_unix_s) if record.folder else "",
+    )
+
+
+def render_frame(record: Record) -> str:
+    """The page of `record` as a part of another one, such as a notebook: in a frame, which keeps
+    the styles of both apart. The frame fetches nothing, and is as high as the page, to a limit.
+    """
+    height = "Math.min(720, this.contentDocument.documentElement.scrollHeight) + 'px'"
+    style = "width: 100%; height: 720px; border: 0; resize: vertical"
+    return Markup('<iframe srcdoc="{}" onload="{}" style="{}"></iframe>').format(
+        render_page(record), f"this.style.height = {height}", style
     )
 
 

@@ -48,11 +48,14 @@ from brimful.values import (
     Asked,
     Audit,
     Budget,
+    Closed,
     Estimate,
     HostRoom,
     MemoryEstimate,
+    Opened,
     Outcome,
     Plan,
+    Prediction,
     Record,
     Setting,
     Source,
@@ -60,6 +63,23 @@ from brimful.values import (
     TrialKind,
     TrialResult,
 )
+
+_VERBS = {Prediction: "predict", Plan: "tune", Audit: "audit"}
+
+
+def alone(value: Prediction | Plan | Audit) -> Record:
+    """A record of one answer, of which nobody knows when and where it was found: it has no
+    folder.
+    """
+    opened = Opened(0, "", _VERBS[type(value)], (), None, None, None, 0.0)
+    return Record(
+        "",
+        opened,
+        prediction=value if isinstance(value, Prediction) else None,
+        plan=value if isinstance(value, Plan) else None,
+        audit=value if isinstance(value, Audit) else None,
+        closed=Closed(0, 0.0),
+    )
 
 
 def sections(record: Record) -> list[Section]:
@@ -481,8 +501,8 @@ def _baseline(record: Record) -> tuple[int, Estimate] | None:
 def _environment(record: Record) -> list[Section]:
     """When, on what machine and card, under which budget, with which torch."""
     opened = record.opened
-    rows = [("started", Cell(when(opened.started_unix_s)))]
-    if record.closed is not None:
+    rows = [("started", Cell(when(opened.started_unix_s)))] if record.folder else []
+    if record.closed is not None and record.folder:
         took_s = max(record.closed.finished_unix_s - opened.started_unix_s, 0.0)
         rows.append(("took", Cell(seconds_text(took_s))))
     if opened.device is not None:
@@ -495,7 +515,8 @@ def _environment(record: Record) -> list[Section]:
         rows.append(("objective", Cell(opened.objective.value)))
     versions = sorted({r.torch_version for s in record.trials for r in s.reports})
     rows += [("torch, in the command", Cell(", ".join(versions)))] if versions else []
-    parts: list[Section] = [Facts("Where this ran", tuple(rows), detail=True, wide=False)]
+    where = Facts("Where this ran", tuple(rows), detail=True, wide=False)
+    parts: list[Section] = [where] if rows else []
     if opened.machine is not None:
         parts.append(Facts("The machine", machine_facts(opened.machine), detail=True, wide=False))
     card = (
