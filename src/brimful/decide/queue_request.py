@@ -16,7 +16,7 @@ from brimful.values import Estimate, Prediction, QueueRequest, Source, TrialResu
 
 # assumed: what the driver and CUDA's libraries come to hold in a process that trains on a card,
 # which a trial on an imaginary one does without
-CUDA_HOST_BYTES = 2 << 30
+CUDA_HOST_BYTES = 3 << 30
 
 
 def queue_request(prediction: Prediction, trials: Sequence[TrialResult]) -> QueueRequest:

@@ -103,6 +103,9 @@ def test_what_is_no_budget_is_reported(typed, budget, expected):
             "more than this machine's",
         ),
         (["predict", *TRAIN, "8"], "no card was named"),
+        (["request", "--for", "pbs", *TRAIN, "8"], "it knows slurm, skypilot, ray, kubernetes"),
+        (["request", *TRAIN, "{batch_size}"], "the batch size is left open"),
+        (["request", "--for", "slurm"], "no command was given"),
         (["predict", "--gpu", "t4", "--gpu-memory", "4GiB", *TRAIN, "8"], "two different cards"),
         (["predict", "--gpu", "t4"], "no command was given"),
         (["predict", "--gpu", "t4", "--"], "no command was given"),
@@ -292,7 +295,7 @@ def test_words_after_the_dashes_are_never_read_as_ours(typed):
     assert (code, out) == (4, "")
 
 
-@pytest.mark.parametrize("verb", ["predict", "audit", "tune", "run"])
+@pytest.mark.parametrize("verb", ["predict", "request", "audit", "tune", "run"])
 def test_the_help_of_a_verb_shows_how_that_verb_takes_a_command(typed, verb):
     code, out, _ = typed(verb, "--help")
     assert code == 0 and f"Your own command follows two dashes: brimful {verb} " in " ".join(

@@ -12,8 +12,11 @@ import pytest
 
 from brimful.cli import views
 from brimful.codec import ANSWER_SCHEMA, answer, to_builtins
+from brimful.show.headline import headline
+from brimful.show.queues import queue_text
 from brimful.values import Record
 from tests.brimful.show import product
+from tests.brimful.show.test_queues import ASKED
 
 PRINTED: dict[str, tuple[Callable[..., int], Callable[[], Record], str]] = {
     "predict": (
@@ -138,3 +141,16 @@ def test_the_end_of_a_run_says_nothing_again_that_was_said_while_it_ran(
     shown = " ".join(capsys.readouterr().err.split())
     assert record.notes and not any(note.problem in shown for note in record.notes)
     assert "Attempts" in shown
+
+
+def test_what_is_asked_of_a_queue_stands_alone_on_standard_output(capsys):
+    record, text = product.predict_fits(), queue_text(ASKED, "slurm")
+    assert views.show_request(record, ASKED, "slurm", json=False, full=True) == 0
+    out, err = capsys.readouterr()
+    assert out == text + "\n" and headline(record).sentence[:40] in err and record.folder in err
+    views.show_request(record, ASKED, "slurm", json=True)
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["text"] == text and printed["gpu"]["key"] == "a100-80gb"
+    assert printed["host_bytes"]["source"] == "estimate"
+    views.show_request(record, ASKED, None, json=False)
+    assert "A100" in (out := capsys.readouterr().out) and "#" not in out

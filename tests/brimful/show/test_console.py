@@ -20,8 +20,10 @@ from brimful.measure.gpus import find_gpu
 from brimful.show import console as screens
 from brimful.show.machine_sections import doctor_sections, gpu_sections
 from brimful.show.prediction_sections import prediction_sizes
+from brimful.show.queues import request_facts
 from brimful.values import Diagnostic, Estimate, Source
 from tests.brimful.show import product
+from tests.brimful.show.test_queues import ASKED
 
 FOLDER = Path(__file__).parent / "screens"
 WIDTH = 80
@@ -44,6 +46,7 @@ SCREENS: dict[str, Callable[[Console], None]] = {
             {"a100-40gb": Estimate(1.99, Source.ASSUMED)},
         ),
     ),
+    "request": lambda c: screens.show_sections(c, [request_facts(ASKED)]),
     "help": lambda c: app.help_print([], console=c),
     "doctor": lambda c: screens.show_sections(c, doctor_sections(product.MACHINE, ())),
     "no-such-device": lambda c: screens.show_error(

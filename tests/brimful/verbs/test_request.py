@@ -8,6 +8,7 @@ from brimful import predict
 from brimful.decide.loading import SHARE, TRAINING_SHARE, WORKER_BYTES
 from brimful.decide.queue_request import CUDA_HOST_BYTES, queue_request
 from brimful.errors import DoesNotFit, NoSuchDevice, UsageError
+from brimful.show.several_sections import which_sentence
 from brimful.values import PhasePeak, Source, Verdict
 from brimful.verbs.request import request
 from brimful.verbs.which_card import by_memory, by_price
@@ -47,6 +48,7 @@ def test_the_smallest_card_that_fits_is_asked_for_and_of_as_large_ones_the_cheap
     fits = [line for line in record.prediction.which if line.verdict is Verdict.FITS]
     assert [line.gpu.key for line in fits] == ["l4", "a100-40gb", "h100"]
     assert record.prediction.gpu.key == "l4" and fits[0].traced
+    assert "3 fit; the smallest is NVIDIA L4" in which_sentence(record.prediction)
     alone = work(large(), predict, WORDS, gpu="l4")
     assert ask.peak_bytes.value == alone.prediction.peak.device_bytes
     as_large = asked(Clocked(), gpu="a100-80gb,h100")[0].prediction.which
