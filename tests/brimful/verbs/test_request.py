@@ -8,6 +8,7 @@ from brimful import predict
 from brimful.decide.loading import SHARE, TRAINING_SHARE, WORKER_BYTES
 from brimful.decide.queue_request import CUDA_HOST_BYTES, queue_request
 from brimful.errors import DoesNotFit, NoSuchDevice, UsageError
+from brimful.measure.gpus.prices import keep
 from brimful.show.several_sections import which_sentence
 from brimful.values import PhasePeak, Source, Verdict
 from brimful.verbs.request import request
@@ -122,11 +123,27 @@ def test_of_ranks_that_are_started_alone_the_queue_starts_all():
     assert ask.host_bytes.value == pytest.approx(8 * alone.host_bytes.value, rel=1e-6)
 
 
-def test_the_smallest_of_one_and_several_cards_is_described_by_its_own_trials():
+def test_of_one_and_several_cards_those_that_are_asked_for_are_described_by_their_own_trials():
     world = reporting(world=large(), alike=[])
-    _, ask = work(world, request, WORDS, gpu="l4:1..2")
+    record, ask = work(world, request, WORDS, gpu="l4:1..2")
     assert (ask.cards, ask.machines) == (1, 1)
-    assert {trial.device.cards for trial in world.launched} == {1, 2}
+    of_two, of_one = (
+        next(trial for trial in record.trials if trial.trial.device.cards == count)
+        for count in (2, 1)
+    )
+    used = [CardSeen(index, PhasePeak(GIB, GIB, GIB, None)) for index in (0, 1)]
+    of_two = replace(of_two, reports=(replace(of_two.reports[0], cards=used),))
+    for line in record.prediction.which:
+        prediction = replace(record.prediction, which=(line,))
+        assert queue_request(prediction, [of_two, of_one]).cards == line.cards
+
+
+def test_the_smallest_card_is_not_the_cheapest_or_fastest(tmp_path):
+    (tmp_path / "own.toml").write_text("a100-40gb = 0.001")
+    keep(tmp_path / "own.toml", tmp_path)
+    world = reporting(world=Clocked(fixed=3 * GIB, linear=250 * MIB), alike=ALIKE)
+    assert work(world, predict, WORDS, gpu=FOUR, home=tmp_path).prediction.gpu.key == "a100-40gb"
+    assert work(world, request, WORDS, gpu=FOUR, home=tmp_path)[1].gpu.key == "l4"
 
 
 def test_where_no_card_fits_for_sure_there_is_nothing_to_ask_for():
