@@ -110,6 +110,7 @@ class TrialConfig:
     scans: List[str] = field(default_factory=list)
     # look for what an audit reports besides: a checksum of each batch, how an epoch is drawn, ...
     audits: bool = False
+    noise: bool = False  # look at the gradient noise scale at each step
     keep_out: bool = True  # writes go to the trial's folder, trackers are off, nothing is resumed
     cut: bool = True  # False: a whole run, nothing ends early
     # what brimful.setting(name, default) answers
@@ -235,6 +236,7 @@ class OptimizerSeen:
     # a group has relative_step=True (Adafactor): its learning rate is never read
     relative_steps: bool = False
     made_with: Optional[float] = None  # the learning rate that its constructor was given
+    beta2: Optional[float] = None  # the second of the first group's "betas"
 
 
 @dataclass(frozen=True)

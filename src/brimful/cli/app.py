@@ -397,6 +397,7 @@ def tune(
     here: Here = HERE,
     common: Common = COMMON,
     objective: str | None = None,
+    noise_scale: Annotated[str | None, Parameter(metavar="N")] = None,
     host_policy: str = "measured",
     strict: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     compare: bool | None = None,
@@ -410,9 +411,14 @@ def tune(
     Parameters
     ----------
     objective
-        throughput (the default: most samples a second), largest (the largest batch size that fits)
-        or fit (the largest up to the requested one). With --gpu brimful predicts throughput. With
+        throughput (the default: most samples a second), learning (soonest to the same loss, by the
+        gradient noise scale), largest (the largest batch size that fits) or fit (the largest up to
+        the requested one). With --gpu brimful predicts throughput. With
         --gpu-memory, which says nothing of speed, the default is largest.
+    noise_scale
+        The gradient noise scale of this training, in samples, where you know it. Without it brimful
+        measures it in steps of several batches or ranks, or takes it from the newest record of this
+        command.
     host_policy
         How brimful limits the loader workers: measured (their bytes and those of their batches take
         at most 60 % of the free memory here) or ladder (a fixed number with under 8 GiB free, and
@@ -435,6 +441,7 @@ def tune(
             **card.chosen(),
             device=here.device,
             objective=objective,
+            noise_scale=None if noise_scale is None else whole("--noise-scale", noise_scale, 1),
             host_policy=host_policy,
             strict=strict,
             compare=compare,

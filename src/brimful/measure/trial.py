@@ -116,6 +116,7 @@ def config_of(trial: Trial, folder: Path, scans: Sequence[Path] = ()) -> wire.Tr
         stop_after_samples=trial.stop_after_samples,
         scans=[str(path.resolve()) for path in scans],
         audits=trial.kind is TrialKind.AUDIT,
+        noise=trial.kind is TrialKind.NOISE,
         settings=dict(trial.settings),
         time_loader=trial.time_loader,
         find_places=trial.find_places,

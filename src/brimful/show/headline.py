@@ -14,6 +14,7 @@ from brimful.show.text import (
     not_counted_text,
     question_of,
     reason,
+    samples_text,
     setting_text,
     settings_text,
     speed_text,
@@ -54,9 +55,13 @@ _RUN_TONES = {
 }
 _RANKS = {
     Objective.THROUGHPUT: "has the highest throughput within memory",
+    Objective.LEARNING: "is predicted to come soonest to the same loss within memory",
     Objective.LARGEST: "is the largest that fits",
     Objective.FIT: "fits within memory",
 }
+
+
+_PREDICTED_ONES = "that were predicted to come sooner to the same loss"
 
 
 @dataclass(frozen=True)
@@ -130,30 +135,39 @@ def of_plan(plan: Plan, record: Record | None = None) -> Headline:
     if chosen is None or chosen.effective is None:
         return Headline("note", "The plan does not choose the batch size.")
     # It is the fastest only if speed is known: not on a card with known memory and unknown rates.
-    unknown = plan.objective is Objective.THROUGHPUT and plan.samples_per_s is None
+    unknown = plan.objective.is_of_speed and plan.samples_per_s is None
     objective = Objective.LARGEST if unknown else plan.objective
     medians = record.speed if record else None
-    alike = medians is not None and medians.knee_batch_size not in (None, chosen.effective)
+    alike = objective is Objective.THROUGHPUT and (
+        medians is not None and medians.knee_batch_size not in (None, chosen.effective)
+    )
     sentence = _named(plan, setting_text(chosen.effective), objective, alike)
     comparison = record.comparison if record else None
     if comparison is not None and comparison.better == "A":
         sentence = (
-            f"Your own settings stay, batch size {setting_text(chosen.effective)}: those with the "
-            "highest throughput learn later"
+            f"Your own settings stay, batch size {setting_text(chosen.effective)}: those "
+            f"{_PREDICTED_ONES if objective.learns else 'with the highest throughput'} learn later"
         )
     if record and (device := record.opened.device) is not None:
         here = "this CPU" if device.kind == "cpu" else device.label
         sentence += f" on {device.gpu.name if device.gpu else here}"
-    parts = [part for part in (_speed_part(plan), _peak_part(plan, record)) if part]
+    parts = [_speed_part(plan), _learning_part(plan, comparison), _peak_part(plan, record)]
+    parts = [part for part in parts if part]
     if parts:
         sentence += (", " if ": " in sentence else ": ") + ", ".join(parts)
     largest = record.memory.largest_batch_size if record and record.memory else None
-    if objective is Objective.THROUGHPUT and largest is not None and largest != chosen.effective:
+    if objective.is_of_speed and largest is not None and largest != chosen.effective:
         sentence += f"; the largest that fits is {largest:,}"
     if comparison is not None:
-        sentence += f". Beside your own settings (A), the fastest (B): {comparison.verdict}"
-    elif objective is Objective.THROUGHPUT and chosen.requested not in (None, chosen.effective):
+        other = "the predicted ones" if objective.learns else "the fastest"
+        sentence += f". Beside your own settings (A), {other} (B): {comparison.verdict}"
+    elif objective.is_of_speed and chosen.requested not in (None, chosen.effective):
         sentence += ". Learning was not compared (brimful compare --plan does)"
+    if not objective.learns and plan.optima and plan.optima.learning.batch_size != chosen.effective:
+        sentence += (
+            f". By a gradient noise scale of {samples_text(plan.optima.noise_scale.value)}, batch "
+            f"size {plan.optima.learning.batch_size:,} comes soonest to the same loss (predicted)"
+        )
     tone = "good" if plan.verified and not plan.partial else "note"
     return Headline(tone, sentence + ("." if plan.verified else ". No trial has confirmed it."))
 
@@ -168,13 +182,15 @@ def _named(plan: Plan, size: str, objective: Objective, alike: bool) -> str:
         if plan.partial and objective is Objective.THROUGHPUT
         else _RANKS[objective]
     )
-    if alike and objective is Objective.THROUGHPUT:
+    if alike:
         ranks = "is among the fastest sizes that ran"
     text = f"Batch size {size} {ranks}{' so far' if plan.partial else ''}"
-    if same and objective is Objective.THROUGHPUT:
+    if same and objective.is_of_speed:
         why = (
             "no gain was confirmed by then"
             if plan.partial
+            else "nothing that ran is predicted to come clearly sooner to the same loss"
+            if objective.learns
             else "nothing that ran was clearly faster"
         )
         text = f"Your own settings stay, batch size {size}: {why}"
@@ -413,6 +429,22 @@ def _speed_part(plan: Plan) -> str:
     if _overlap(now, before):
         return f"{text}, not clearly different from {baseline} (their intervals overlap)"
     return f"{text}, {now.value / before.value:.2f} × {baseline}"
+
+
+def _learning_part(plan: Plan, comparison: Comparison | None) -> str:
+    """ "0.71 × the time of your own settings to the same loss by a gradient noise scale of ..."."""
+    optima = plan.optima
+    if optima is None or not plan.objective.learns or comparison is not None:
+        return ""
+    text = f"by a gradient noise scale of {samples_text(optima.noise_scale.value)}"
+    text += f" ({optima.noise_scale.source.value})"
+    own = optima.users_own
+    if own is not None and own.batch_size != optima.learning.batch_size:
+        ratio = optima.learning.time_to_loss / own.time_to_loss
+        text = f"{ratio:.2f} × the time of your own settings to it {text}"
+    if optima.misleads_for:
+        text += f", which does not hold for {optima.misleads_for}"
+    return text
 
 
 def _overlap(first: Estimate, other: Estimate) -> bool:

@@ -35,10 +35,12 @@ from brimful.show.text import (
     count_text,
     limited_text,
     method_text,
+    noise_text,
     seconds_text,
     setting_text,
     share_text,
     speed_cell,
+    speed_text,
     subject_of,
     when,
     worst_memory,
@@ -135,6 +137,7 @@ def _plan_sections(record: Record, plan: Plan) -> list[Section]:
         *settings_table(plan.settings),
         *_sizes(record, plan),
         *changes_table(record),
+        *_optima(plan),
     ]
 
 
@@ -146,6 +149,43 @@ def _sizes(record: Record, plan: Plan) -> list[Section]:
         if report.worst_batch
     ]
     return sizes_table(plan.sizes, record.opened.budget, planned_batch_size(record), notes[:1])
+
+
+def _optima(plan: Plan) -> list[Section]:
+    """Most samples a second, and soonest to the same loss, side by side."""
+    optima = plan.optima
+    if optima is None:
+        return []
+    users_own = {"your own": optima.users_own} if optima.users_own else {}
+    found = {"most samples/s": optima.throughput, "soonest to a loss": optima.learning} | users_own
+    sources = {optimum.samples_per_s.source.value for optimum in found.values()}
+    heads = ("", "batch size", "samples in a step", "samples/s", "time / step", "time to a loss")
+    rows = [
+        [
+            Cell(name),
+            Cell(count_text(best.batch_size)),
+            Cell(count_text(best.samples_per_step)),
+            Cell(speed_text(best.samples_per_s.value)),
+            Cell(seconds_text(best.step_s.value)),
+            Cell(f"{best.time_to_loss:.2f} ×"),
+            *(
+                ABSENT if value is None else Cell(f"{value:.3g}")
+                for value in (best.learning_rate, best.beta2)
+            ),
+        ]
+        for name, best in found.items()
+    ]
+    names = [*heads, "learning rate", "β2"]
+    shown = [n for n in range(len(names)) if n < len(heads) or any(r[n] != ABSENT for r in rows)]
+    scale = optima.noise_scale
+    said = f"{noise_text(scale.value)} ({scale.source.value}, {scale.note})"
+    notes = [f"{said[:1].upper()}{said[1:]}.", *optima.notes]
+    if optima.misleads_for:
+        notes.insert(0, f"{optima.misleads_for} is no optimizer for which this holds.")
+    notes.append(f"Speeds are {' and '.join(sorted(sources))}, times to a loss predicted.")
+    columns = tuple(Column(names[n], right=n > 0) for n in shown)
+    cells = tuple(tuple(row[n] for n in shown) for row in rows)
+    return [Table("Most samples a second, and soonest to the same loss", columns, cells, (*notes,))]
 
 
 def audit_sections(audit: Audit) -> list[Section]:

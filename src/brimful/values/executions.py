@@ -75,6 +75,7 @@ class TrialKind(StrEnum):
     MEMORY = "memory"
     SPEED = "speed"
     AUDIT = "audit"
+    NOISE = "noise"  # the gradient noise scale, at each step
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ from brimful.decide.loading import EVAL_TIMES, POLICIES
 from brimful.decide.memory.search_traced import NOT_FOLLOWED
 from brimful.decide.run.settings import BATCH_SIZE, EVAL_BATCH_SIZE, WORKERS
 from brimful.decide.speed.predicted import rates_of
+from brimful.decide.tune.learning import soonest
 from brimful.decide.tune.plan import Choice, Numbers, make_plan
-from brimful.decide.tune.sizes import sizes_to_show
+from brimful.decide.tune.sizes import sizes_to_show, tried_sizes
 from brimful.errors import CUT_SHORT, UsageError
 from brimful.show.text import limited_text
 from brimful.units import format_share
@@ -26,8 +27,9 @@ from brimful.values import (
     Setting,
     Source,
     SpeedEstimate,
+    TriedSize,
 )
-from brimful.verbs import imaginary, tune_compared, tune_measured, tune_plan
+from brimful.verbs import imaginary, tune_compared, tune_learning, tune_measured, tune_plan
 from brimful.verbs.answers import estimate_of, sizes_of
 from brimful.verbs.devices import CardRequest
 from brimful.verbs.imaginary import CardView, view_of
@@ -48,6 +50,7 @@ def tune(
     link: str | None = None,
     device: str = "auto",
     objective: str | None = None,
+    noise_scale: float | None = None,
     host_policy: str = "measured",
     strict: bool = False,
     compare: bool | None = None,
@@ -56,11 +59,13 @@ def tune(
 ) -> Record:
     """Finds settings for the command. Returns the record, whose `plan` is the answer.
 
-    `host_policy` and `strict`: `brimful.decide.loading`, for the loader on this machine. `compare`:
-    whether the plan and the user's own settings train beside each other at last; None: where the
-    time limit leaves room for it.
+    `noise_scale`: of the gradient, in samples, for the objective "learning"; None: measured, or as
+    a record of this command has it. `host_policy` and `strict`: `brimful.decide.loading`, for the
+    loader on this machine. `compare`: whether the plan and the user's own settings train beside
+    each other at last; None: where the time limit leaves room for it.
 
-    Raises UsageError where the command takes no batch size or ignores it, DoesNotFit when no batch
+    Raises UsageError where the command takes no batch size or ignores it, or where the noise scale
+    is not known that the objective goes by, DoesNotFit when no batch
     size fits, and the errors of `verbs.results` when it does not train.
     """
     began = start(
@@ -77,14 +82,18 @@ def tune(
     goal = _objective(
         objective, has_clock=began.device.gpu is None or rates_of(began.device.gpu) is not None
     )
-    if compare and (began.device.kind == "imaginary" or goal is not Objective.THROUGHPUT):
+    noise = tune_learning.given(noise_scale)
+    if compare and (began.device.kind == "imaginary" or not goal.is_of_speed):
         raise UsageError(
-            "--compare, where nothing is trained for throughput",
+            "--compare, where nothing is trained for throughput or learning",
             "it trains with the plan and with your own settings, on what is here",
             "leave out --gpu and --objective, or leave out --compare",
         )
     if began.device.kind == "imaginary":
         others = began.other_values(num_workers=0)
+        noise = noise or tune_learning.recorded(began.command, began.options.home)
+        if noise is None and goal.learns:
+            raise tune_learning.not_known(())
     else:
         began = replace(began, command=commands.opened(began.command, WORKERS))
         others = began.other_values((BATCH_SIZE, EVAL_BATCH_SIZE, WORKERS), num_workers=0)
@@ -97,14 +106,16 @@ def tune(
             if not takes(began.command):
                 asked = _without_a_flag(view.trials, began, noted)
             try:
-                session.keep(_on_imaginary(view, goal, asked, noted))
+                plan = _on_imaginary(view, goal, asked, noise, noted)
+                session.keep(tune_learning.with_optima(session, plan, noise))
             except CUT_SHORT as stop:
                 session.keep(_largest_so_far(view, goal, asked, stop))
         else:
-            task = tune_plan.Task(began, goal, others, host_policy, strict)
+            task = tune_plan.Task(began, goal, others, noise, host_policy, strict)
             plan = tune_measured.run(session, task)
-            if goal is Objective.THROUGHPUT and not plan.partial:
+            if goal.is_of_speed and not plan.partial:
                 tune_compared.compared(session, began, plan, compare)
+                tune_learning.learn(session)
     return session.record()
 
 
@@ -126,9 +137,9 @@ def _objective(name: str | None, has_clock: bool) -> Objective:
             explanation="an objective is " + ", ".join(Objective),
             suggestion="leave it out: brimful chooses throughput wherever it knows the speed",
         )
-    if name == Objective.THROUGHPUT and not has_clock:
+    if Objective(name).is_of_speed and not has_clock:
         raise UsageError(
-            problem="--objective throughput on a card of which only the memory is known",
+            problem=f"--objective {name} on a card of which only the memory is known",
             explanation="without the card's rates brimful cannot predict speed",
             suggestion="name a card of the catalogue (see `brimful gpus`), leave the objective "
             "out, or tune on a real card",
@@ -149,7 +160,11 @@ def _without_a_flag(trials: Trials, began: Start, noted: list[Diagnostic]) -> in
 
 
 def _on_imaginary(
-    view: CardView, goal: Objective, asked: int | None, noted: Sequence[Diagnostic] = ()
+    view: CardView,
+    goal: Objective,
+    asked: int | None,
+    noise: Estimate | None,
+    noted: Sequence[Diagnostic] = (),
 ) -> Plan:
     """By memory and the predicted speed: the knee (or the requested size, or the largest), traced
     before it is named.
@@ -161,7 +176,7 @@ def _on_imaginary(
     largest = estimate.largest_batch_size
     if largest is None:
         raise imaginary.nothing_fits(view, conclusion)
-    choice = _choose(view, goal, asked, largest, estimate.limited_by)
+    choice = _choose(view, goal, asked, largest, estimate.limited_by, noise)
     confirmed = _confirm(view, choice.batch_size)
     if confirmed is None and choice.batch_size != largest:
         # Memory is not monotone in the batch size.
@@ -183,7 +198,7 @@ def _on_imaginary(
             *noted,
             *imaginary.search_notes(conclusion),
             *choice.warnings,
-            *tune_plan.rate_advice(view.trials.representative(), asked, choice.batch_size),
+            *tune_plan.rate_advice(view.trials.representative(), asked, choice.batch_size, noise),
         ),
         sizes=sizes_of(view, conclusion, shown),
     )
@@ -261,14 +276,19 @@ def _confirm(view: CardView, size: int) -> PeakEstimate | None:
 
 
 def _choose(
-    view: CardView, goal: Objective, asked: int | None, largest: int, limited_by: str | None
+    view: CardView,
+    goal: Objective,
+    asked: int | None,
+    largest: int,
+    limited_by: str | None,
+    noise: Estimate | None,
 ) -> _Choice:
-    """THROUGHPUT takes the predicted knee, FIT the requested size if it fits; LARGEST, and any
-    other, the largest.
+    """THROUGHPUT takes the predicted knee, LEARNING the size that comes soonest to the same loss by
+    the same curve, FIT the requested size if it fits; LARGEST, and any other, the largest.
     """
     if goal is Objective.FIT and asked is not None and asked <= largest:
         return _Choice(asked, "it fits as asked")
-    if goal is not Objective.THROUGHPUT:
+    if not goal.is_of_speed:
         return _the_largest(view.trials, largest, limited_by)
     speed = speed_of(view, largest, largest)
     if isinstance(speed, Diagnostic):
@@ -280,6 +300,15 @@ def _choose(
             "no-clock", why, "so no speed is predicted at sizes that were not traced", ""
         )
         return _the_largest(view.trials, largest, limited_by, no_clock)
+    if goal.learns and noise is not None:
+        rows = tried_sizes(
+            view.trials.session.results,
+            [TriedSize(point.batch_size, samples_per_s=point.value) for point in speed.curve],
+        )
+        learns = soonest(rows, noise.value)
+        if learns is not None:
+            why = "predicted to come soonest to the same loss, by the gradient noise scale"
+            return _Choice(learns.batch_size, why, speed, (_predicted(speed, knee),))
     why = "predicted to be the fastest that fits"
     if knee != best:
         why = (

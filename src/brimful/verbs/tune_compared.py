@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from brimful import command as commands
 from brimful.decide.run.settings import BATCH_SIZE
+from brimful.decide.tune.learning import in_batch_sizes
 from brimful.decide.tune.learning_rate import scaled_learning_rate
 from brimful.errors import CUT_SHORT, BrimfulError
 from brimful.values import (
@@ -51,7 +52,7 @@ def compared(session: Session, began: Start, plan: Plan, asked: bool | None) -> 
     ways = own_and_planned(began.command, placed, plan, began.device, began.given)
     if ways is None:
         return
-    rate = _scaled_rate(session, ways, row)
+    rate = _scaled_rate(session, ways, plan, row)
     if rate is not None and session.options.time_limit_s is not None:
         seconds /= 2
     session.limits_the_whole = False  # the runs have their own time
@@ -84,7 +85,7 @@ def _side_by_side(session: Session, ways: Ways, until: Until) -> Comparison | No
         return None
 
 
-def _scaled_rate(session: Session, ways: Ways, row: EffectiveSetting) -> float | None:
+def _scaled_rate(session: Session, ways: Ways, plan: Plan, row: EffectiveSetting) -> float | None:
     """The learning rate that goes with the plan's batch size, where the command can take it."""
     opened = commands.opened(ways[1].command, _RATE, whole=False)
     given_rate = {**opened.given, **ways[0].settings}.get(_RATE)
@@ -97,7 +98,9 @@ def _scaled_rate(session: Session, ways: Ways, row: EffectiveSetting) -> float |
         return None
     before, after = row.requested, row.effective
     assert isinstance(before, int) and isinstance(after, int)
-    scaled = scaled_learning_rate(given_rate, before, after, optimizers[0].name)
+    noise_scale = plan.optima.noise_scale if plan.optima else None
+    noise = in_batch_sizes(noise_scale, session.results[0])
+    scaled = scaled_learning_rate(given_rate, before, after, optimizers[0].name, noise)
     return scaled and float(f"{scaled[0]:.3g}")
 
 
@@ -115,7 +118,12 @@ def _with_rate(ways: Ways, plan: Plan, rate: float, row: EffectiveSetting) -> tu
 def _own(plan: Plan, way: Way) -> Plan:
     """The user's own settings as the plan."""
     size = next(row.effective for row in plan.settings if row.name == BATCH_SIZE)
-    why = {BATCH_SIZE: f"batch size {size} processes more samples a second and learns later"}
+    was = (
+        "was predicted to learn sooner"
+        if plan.objective.learns
+        else "processes more samples a second"
+    )
+    why = {BATCH_SIZE: f"batch size {size} {was} and learns later"}
     rows = tuple(
         replace(
             row,

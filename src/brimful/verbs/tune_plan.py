@@ -11,7 +11,8 @@ from brimful.decide.loading import EVAL_TIMES, LoaderPlan
 from brimful.decide.run.settings import BATCH_SIZE, WORKERS
 from brimful.decide.speed.measured import noise_of, rate_estimate
 from brimful.decide.speed.turns import BUSY
-from brimful.decide.tune.learning_rate import learning_rate_advice
+from brimful.decide.tune.learning import in_batch_sizes
+from brimful.decide.tune.learning_rate import learning_rate_advice, users_rate
 from brimful.decide.tune.objective import fits_budget, peak_bytes
 from brimful.decide.tune.plan import Choice, Numbers, make_plan
 from brimful.decide.tune.problem import SearchResult, turns_text
@@ -45,6 +46,7 @@ class Task:
     start: Start
     objective: Objective
     settings: Mapping[str, Setting]  # all but the batch size
+    noise_scale: Estimate | None = None  # of the gradient, in samples; None: not known
     host_policy: str = "measured"
     strict: bool = False
     # trials of the memory that were run already
@@ -77,7 +79,7 @@ class Task:
         """Else a few memory trials show how far the search for speed may go, and no largest size is
         named.
         """
-        return not self.on_cpu or self.objective is not Objective.THROUGHPUT
+        return not self.on_cpu or not self.objective.is_of_speed
 
     def following(self, batch_size: Setting | None) -> dict[str, Setting]:
         return (
@@ -189,7 +191,7 @@ def plan_of(
             *_load_advice(session.results),
             *_noise_advice(result),
             *warnings,
-            *rate_advice(confirmed, asked, size),
+            *rate_advice(confirmed, asked, size, task.noise_scale),
         ],
         sizes=_sizes(session, task, result, memory),
     )
@@ -300,18 +302,15 @@ def _noise_advice(result: SearchResult) -> list[Diagnostic]:
     ]
 
 
-def rate_advice(trial_result: TrialResult, before: int | None, after: int) -> list[Diagnostic]:
+def rate_advice(
+    trial_result: TrialResult, before: int | None, after: int, noise_scale: Estimate | None
+) -> list[Diagnostic]:
     """What a changed batch size means for the learning rate of the first optimizer: one warning, or
     none.
-
-    The rate is the user's own: a schedule starts at a part of it, and keeps it as the maximum or
-    the initial rate.
     """
     rate = name = None
     for optimizer in trial_result.reports[0].optimizers[:1] if trial_result.reports else ():
-        name = optimizer.name
-        rates = optimizer.max_learning_rates or optimizer.initial_learning_rates
-        rates = rates or optimizer.first_learning_rates
-        rate = rates[0] if rates else None
-    advice = learning_rate_advice(rate, before, after, name)
+        name, rate = optimizer.name, users_rate(optimizer)
+    noise = in_batch_sizes(noise_scale, trial_result)
+    advice = learning_rate_advice(rate, before, after, name, noise)
     return [advice] if advice is not None else []

@@ -14,7 +14,7 @@ from brimful_inside.probe.hooks.audited import Audited
 from brimful_inside.probe.hooks.data_loaders import Loaders
 from brimful_inside.probe.hooks.exceptions import Failures
 from brimful_inside.probe.hooks.forward_backward import ForwardWatch, Losses, first_of
-from brimful_inside.probe.hooks.gradient_noise import GradientNoise
+from brimful_inside.probe.hooks.gradient_noise import EVERY, GradientNoise
 from brimful_inside.probe.hooks.optimizer_steps import CapturedSteps, Steps
 from brimful_inside.probe.memory.leaks import Leaks
 from brimful_inside.probe.memory.phases import Phases
@@ -44,7 +44,8 @@ class Probe:
             clock_for(config.device), config.warmup_steps, config.steps if config.cut else None
         )
         self.losses = Losses(imaginary, config.cut)
-        self.noise = GradientNoise(not imaginary and (not config.cut or config.steps == NO_LIMIT))
+        long = not imaginary and (not config.cut or config.steps == NO_LIMIT)
+        self.noise = GradientNoise(1 if config.noise else EVERY if long else 0)
         self.counter = None if config.cut else RunCounter(device.held)
         self._kept_steps = NO_LIMIT if config.cut else KEPT_STEPS
         self.loaders = Loaders(config.audits, imaginary, config.time_loader, self._kept_steps)

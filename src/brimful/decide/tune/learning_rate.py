@@ -1,24 +1,34 @@
-"""What a changed batch size means for the learning rate: advice, never a change made silently.
+"""What a changed batch size means for the learning rate and β2: advice, never a change made
+silently.
 
 Linear for SGD: Goyal et al. 2017, arXiv 1706.02677. Square root for Adam and its kind: Malladi et
-al. 2022, arXiv 2205.10287. Both hold up to a critical batch size that depends on the task
-(McCandlish et al. 2018, arXiv 1812.06162).
+al. 2022, arXiv 2205.10287. Both hold up to a critical batch size that depends on the task: the
+gradient noise scale of McCandlish et al. 2018, arXiv 1812.06162, where the best rate of SGD is in
+proportion to 1 / (1 + noise scale / batch size), and that of Adam to a power of it.
 """
 
-import math
-
 from brimful.values import Diagnostic
+from brimful_inside.wire import OptimizerSeen
 
 # Parts of class names: FusedAdam, AdamW8bit, PagedAdamW32bit, DeepSpeedCPUAdam are all Adam.
 _ADAPTIVE = ("adam", "rmsprop", "adagrad", "adadelta", "lamb", "lion", "adafactor")
 _SGD = ("sgd", "lars")
+_WITH_BETA2 = ("adam", "lamb")
+# Their step has the sign of the gradient, or its singular vectors, and not its norm.
+_NORMLESS = ("lion", "muon", "signsgd", "signum")
+# Assumed: the lowest β2 that large language models are trained with (Brown et al. 2020, arXiv
+# 2005.14165); lower, and the mean of squares is that of a few steps.
+LEAST_BETA2 = 0.95
+
+_PAPERS = {"linear": "arXiv 1706.02677", "square root": "arXiv 2205.10287"}
+_NOISE_PAPER, BETA2_PAPER = "arXiv 1812.06162", "arXiv 2507.07101"
 
 
 def scaled_learning_rate(
-    rate: float, before: int, after: int, optimizer: str
+    rate: float, before: float, after: float, optimizer: str, noise_scale: float | None = None
 ) -> tuple[float, str] | None:
     """The learning rate that keeps training alike when the effective batch goes from `before` to
-    `after` samples.
+    `after` samples; with a gradient noise scale (in samples) it rises up to that alone.
 
     Returns it with the rule's name, "linear" or "square root"; None for an optimizer for which no
     rule is known.
@@ -26,13 +36,49 @@ def scaled_learning_rate(
     if before <= 0 or after <= 0:
         raise ValueError(f"batch sizes are 1 or more, not {before} and {after}")
     name, ratio = optimizer.lower(), after / before
+    if noise_scale is not None:
+        ratio *= (before + noise_scale) / (after + noise_scale)
     if any(part in name for part in _ADAPTIVE):
-        return rate * math.sqrt(ratio), "square root"
+        return rate * ratio**0.5, "square root"
     return (rate * ratio, "linear") if any(part in name for part in _SGD) else None
 
 
+def scaled_beta2(beta2: float, before: float, after: float, optimizer: str) -> float | None:
+    """The β2 of Adam with which its mean of squares spans as many samples as before (Marek et al.
+    2025, arXiv 2507.07101), and no fewer steps than `LEAST_BETA2` does; None for another optimizer.
+    """
+    if not any(part in optimizer.lower() for part in _WITH_BETA2):
+        return None
+    return max(beta2 ** (after / before), min(beta2, LEAST_BETA2))
+
+
+def ignores_the_norm(optimizer: str) -> bool:
+    """Whether its steps are of signs or of singular vectors, for which the gradient noise scale
+    misleads (arXiv 2602.03001)."""
+    return any(part in optimizer.lower() for part in _NORMLESS)
+
+
+def users_rate(optimizer: OptimizerSeen) -> float | None:
+    """The user's own learning rate: a schedule starts at a part of it, and keeps it as the maximum
+    or the initial rate.
+    """
+    rates = optimizer.max_learning_rates or optimizer.initial_learning_rates
+    rates = rates or optimizer.first_learning_rates
+    return rates[0] if rates else None
+
+
+def rule_text(rule: str, optimizer: str, noise_scale: float | None) -> str:
+    """ "the square root rule for AdamW, arXiv 2205.10287"."""
+    text = f"the {rule} rule for {optimizer}, {_PAPERS[rule]}"
+    return text if noise_scale is None else f"{text}, up to the noise scale, {_NOISE_PAPER}"
+
+
 def learning_rate_advice(
-    rate: float | None, before: int | None, after: int | None, optimizer: str | None
+    rate: float | None,
+    before: int | None,
+    after: int | None,
+    optimizer: str | None,
+    noise_scale: float | None = None,
 ) -> Diagnostic | None:
     """What to consider when the effective batch size changes; None when it does not, or is not
     known.
@@ -51,12 +97,12 @@ def learning_rate_advice(
         "Consider the learning rate anew: linear in the batch size for SGD, by its square root "
         "for Adam; with a warm-up."
     )
-    scaled = scaled_learning_rate(rate, before, after, optimizer) if rate and optimizer else None
-    if scaled is not None:
-        value, rule = scaled
-        paper = "arXiv 1706.02677" if rule == "linear" else "arXiv 2205.10287"
-        suggestion = (
-            f"Try {value:.3g} instead of {rate:g} (the {rule} rule for {optimizer}, {paper}), "
-            "with a warm-up, and compare."
-        )
+    if rate and optimizer:
+        scaled = scaled_learning_rate(rate, before, after, optimizer, noise_scale)
+        if scaled is not None:
+            value, rule = scaled
+            suggestion = (
+                f"Try {value:.3g} instead of {rate:g} ({rule_text(rule, optimizer, noise_scale)}), "
+                "with a warm-up, and compare."
+            )
     return Diagnostic("learning-rate-scaling", problem, explanation, suggestion)

@@ -38,8 +38,9 @@ def choose(
     """The batch size to name, of those that were run and fitted; None where none did.
 
     `fitting` are runs that differ in nothing but the batch size. THROUGHPUT takes the knee
-    (`speed_estimate`) and falls back to LARGEST where no run has a speed; FIT takes the largest
-    that is no larger than `requested`, so that a batch size that fits is left alone.
+    (`speed_estimate`) and falls back to LARGEST where no run has a speed; so does LEARNING, by
+    runs `at_its_pace`; FIT takes the largest that is no larger than `requested`, so that a batch
+    size that fits is left alone.
     """
     runs = [
         (size, run)
@@ -54,12 +55,15 @@ def choose(
         smaller = f"the largest size up to {requested:,} that was run and fits"
         return Choice(size, "the requested size fits" if size == requested else smaller)
     speed = speed_estimate([run for _, run in runs])
-    if objective is not Objective.THROUGHPUT or speed.knee_batch_size is None:
+    if not objective.is_of_speed or speed.knee_batch_size is None:
         return Choice(sizes[-1], "the largest size that was run and fits")
-    why = "the fastest of the sizes that were run and fit"
+    best, one = "the fastest", " one"
+    if objective.learns:
+        best, one = "the soonest to the same loss (by the gradient noise scale)", ""
+    why = f"{best} of the sizes that were run and fit"
     if speed.knee_batch_size != speed.best_batch_size:
         why = (
-            f"the smallest size within {speed.tolerance:.0%} of the fastest one, "
+            f"the smallest size within {speed.tolerance:.0%} of {best}{one}, "
             f"{speed.best_batch_size:,}"
         )
     return Choice(speed.knee_batch_size, why)

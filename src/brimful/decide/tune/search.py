@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Generator, Iterable
 from dataclasses import replace
 
 from brimful.decide.speed.measured import TOLERANCE, speed_estimate
-from brimful.decide.speed.turns import Gain
+from brimful.decide.speed.turns import Gain, gain
 from brimful.decide.tune.objective import choose
 from brimful.decide.tune.problem import (
     FACTOR,
@@ -27,6 +27,7 @@ from brimful.decide.tune.problem import (
     SearchResult,
     SpeedProblem,
     Top,
+    better_word,
     gain_text,
     top_sentence,
     unclear_text,
@@ -42,9 +43,6 @@ WORTH = 0.10  # a gain that is no larger than this at best is not worth more tri
 PATIENCE = 3  # sizes at which the script fails before any has run to its end
 CLOSE = 1.3  # neighbouring sizes nearer than this are not worth another one between them
 SHRINK = 0.9  # after a size that did not fit, where nothing between is known
-_FASTER = (
-    "among the fastest sizes that were run, and clearly faster than your own settings beside it"
-)
 
 
 class _Stop(Exception):
@@ -62,7 +60,7 @@ class Search:
 
     def __init__(self, problem: SpeedProblem) -> None:
         self.problem = problem
-        self.runs = Runs(problem.largest_batch_size, problem.fits)
+        self.runs = Runs(problem.largest_batch_size, problem.fits, problem.noise_scale)
         self._home = OtherSettings(tuple(problem.settings.items()))  # the user's own
         self._own = (
             Candidate(self._home, problem.requested) if problem.requested is not None else None
@@ -80,8 +78,9 @@ class Search:
         )
 
     def steps(self) -> _Steps:
-        fastest = self.problem.objective is Objective.THROUGHPUT
-        parts = (self._fastest, self._against_own, self._confirm) if fastest else (self._settle,)
+        parts = (self._fastest, self._against_own, self._confirm)
+        if not self.problem.objective.is_of_speed:
+            parts = (self._settle,)
         for part in (*parts, self._verify):
             try:
                 yield from part()
@@ -112,7 +111,7 @@ class Search:
             speed=speed_estimate(self.runs.fitting(others)),
             chosen_runs=tuple(self.runs.at(candidate)) if candidate else (),
             own_runs=tuple(self.runs.at(users_own)) if users_own else (),
-            gain=self.runs.gain(candidate, users_own)
+            gain=gain(self.runs.at(candidate), self.runs.at(users_own))
             if candidate and users_own and candidate != users_own
             else None,
             failure=self._failure,
@@ -169,11 +168,7 @@ class Search:
             and users_own is not None
             and self.runs.rates(users_own)
         ):
-            gain = (
-                self.runs.gain(candidate, users_own)
-                if problem.objective is Objective.THROUGHPUT
-                else None
-            )
+            gain = self.runs.gain(candidate, users_own) if problem.objective.is_of_speed else None
             if gain is not None and not gain.is_clear:
                 self._refuted.setdefault(candidate, gain)
                 candidate, why = users_own, self._kept()
@@ -189,18 +184,14 @@ class Search:
         faster."""
         problem, users_own = self.problem, self._own
         others = self._others if self.runs.fitting(self._others) else self._home
-        choice = choose(problem.objective, self.runs.fitting(others), problem.requested)
+        choice = choose(problem.objective, self.runs.ranked(others), problem.requested)
         if choice is None:
             return None, ""
         if self._settled is not None and self.runs.rates(self._settled):
             return self._settled, choice.why if self._settled == Candidate(
                 others, choice.batch_size
-            ) else _FASTER
-        if (
-            problem.objective is not Objective.THROUGHPUT
-            or users_own is None
-            or not self.runs.rates(users_own)
-        ):
+            ) else self._faster
+        if not problem.objective.is_of_speed or users_own is None or not self.runs.rates(users_own):
             return Candidate(others, choice.batch_size), choice.why
         middles = {
             size: rate
@@ -213,7 +204,10 @@ class Search:
         ):
             gain = self.runs.gain(Candidate(others, size), users_own)
             if gain is not None and gain.middle > TOLERANCE:
-                return Candidate(others, size), choice.why if size == choice.batch_size else _FASTER
+                return (
+                    Candidate(others, size),
+                    choice.why if size == choice.batch_size else self._faster,
+                )
         return users_own, self._kept()
 
     def _kept(self) -> str:
@@ -234,9 +228,18 @@ class Search:
             }
             unclear = dict(sorted(faster.items(), key=lambda pair: -pair[1].middle)[:1])
         if not unclear:
-            return f"your own: nothing that was run is more than {TOLERANCE:.0%} faster"
+            better = better_word(self.problem.objective)
+            return f"your own: nothing that was run is more than {TOLERANCE:.0%} {better}"
         return "your own: " + "; ".join(
-            unclear_text(candidate, gain) for candidate, gain in unclear.items()
+            unclear_text(candidate, gain, self.problem.objective)
+            for candidate, gain in unclear.items()
+        )
+
+    @property
+    def _faster(self) -> str:
+        better = better_word(self.problem.objective)
+        return (
+            f"among the sizes that ran best, and clearly {better} than your own settings beside it"
         )
 
     # --- the candidates that are compared ---
@@ -272,7 +275,9 @@ class Search:
                 gain = self.runs.gain(other, present)
                 self._why.setdefault(
                     "num_workers",
-                    f"{count} brought {gain_text(gain)}" if gain else f"{count} did not run",
+                    f"{count} brought {gain_text(gain, Objective.THROUGHPUT)}"
+                    if gain
+                    else f"{count} did not run",
                 )
 
     def _loading_matters(self, size: int) -> bool:
@@ -296,7 +301,7 @@ class Search:
             return False
         self._others = other
         together = "together " if len(names) > 1 else ""
-        self._why |= dict.fromkeys(names, together + gain_text(gain))
+        self._why |= dict.fromkeys(names, together + gain_text(gain, Objective.THROUGHPUT))
         return True
 
     def _by_turns(
@@ -384,7 +389,7 @@ class Search:
         if middle is not None:
             yield from self._first(middle)
         for _ in range(2):
-            speed = speed_estimate(self.runs.fitting(self._others))
+            speed = speed_estimate(self.runs.ranked(self._others))
             knee = speed.knee_batch_size
             middle = _middle(
                 max(
@@ -408,7 +413,7 @@ class Search:
         sizes = sorted(middles, key=lambda size: -middles[size])
         for _ in range(TURNS - 1):
             middles = self.runs.middles(self._others)
-            named = speed_estimate(self.runs.fitting(self._others)).knee_batch_size
+            named = speed_estimate(self.runs.ranked(self._others)).knee_batch_size
             sizes = [
                 size
                 for size in sizes

@@ -33,11 +33,11 @@ class _Pending(NamedTuple):
 
 
 class GradientNoise:
-    """Looks at one step of `EVERY`, the second one first."""
+    """Looks at one step of `every`, the second one first; 0: at none."""
 
-    def __init__(self, looks: bool) -> None:
+    def __init__(self, every: int) -> None:
         self.scale = NoiseScale()
-        self._looks = looks
+        self._every = every
         self._parameters: List[Any] = []
         self._handles: List[Any] = []
         self._norms: List[Any] = []  # of this pass
@@ -50,7 +50,7 @@ class GradientNoise:
         """A step of `samples` in `batches` is complete; `groups`: of the optimizer that made it."""
         if self._handles:
             self._stop(samples, batches)
-        if not self._looks or number % EVERY != 1 or is_compiled():
+        if not self._every or (number - 1) % self._every or is_compiled():
             return
         self.read()
         parameters = [p for group in groups for p in group["params"] if p.requires_grad]

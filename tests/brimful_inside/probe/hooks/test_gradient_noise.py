@@ -39,7 +39,7 @@ def trained(
     "more", [{}, {"weigh": False}, {"scale": 1024.0}], ids=["mean", "sum", "scaled"]
 )
 def test_micro_batches_show_the_noise_scale_however_they_are_weighed(more):
-    noise = GradientNoise(looks=True)
+    noise = GradientNoise(EVERY)
     assert trained(noise, passes=4, **more) == pytest.approx(NOISE**2, rel=0.3)
     assert noise.scale.measured == 40 and not noise._handles
 
@@ -47,7 +47,7 @@ def test_micro_batches_show_the_noise_scale_however_they_are_weighed(more):
 def test_ranks_show_it_by_the_gradient_before_they_exchange_it(monkeypatch):
     monkeypatch.setattr(gradient_noise, "_is_ddp", True)
     monkeypatch.setattr(gradient_noise.exit, "others", lambda: 1)
-    noise, parameter = GradientNoise(looks=True), torch.nn.Parameter(torch.zeros(2))
+    noise, parameter = GradientNoise(EVERY), torch.nn.Parameter(torch.zeros(2))
     for number in (1, 2, EVERY + 1):
         parameter.grad = None
         (parameter * torch.tensor([3.0, 4.0])).sum().backward()
@@ -61,9 +61,9 @@ def test_ranks_show_it_by_the_gradient_before_they_exchange_it(monkeypatch):
 
 def test_one_batch_of_one_rank_several_losses_of_a_batch_and_shards_show_nothing(monkeypatch):
     for passes, batches in ((1, 1), (2, 1)):
-        noise = GradientNoise(looks=True)
+        noise = GradientNoise(EVERY)
         trained(noise, passes, steps=2 * EVERY, batches=batches)
         assert noise.scale.measured == 0
-    assert trained(GradientNoise(looks=False), 4, steps=EVERY) == 0.0
+    assert trained(GradientNoise(0), 4, steps=EVERY) == 0.0
     monkeypatch.setattr(gradient_noise.exit, "others", lambda: 1)  # and no DDP
-    assert trained(GradientNoise(looks=True), 4, steps=2 * EVERY) == 0.0
+    assert trained(GradientNoise(EVERY), 4, steps=2 * EVERY) == 0.0
