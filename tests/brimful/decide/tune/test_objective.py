@@ -14,6 +14,7 @@ CURVE = [(8, 50.0), (16, 98.0), (32, 100.0), (64, 80.0)]
     [
         (Objective.THROUGHPUT, None, 16),
         (Objective.LARGEST, None, 64),
+        (Objective.LEARNING, None, 16),
         (Objective.FIT, 32, 32),
         (Objective.FIT, 40, 32),
         (Objective.FIT, 4, 8),

@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brimful.decide.memory.bracket import run_search
+from brimful.decide.speed.turns import gain
+from brimful.decide.tune.learning import at_its_pace
 from brimful.decide.tune.objective import fits_budget
 from brimful.decide.tune.problem import ALLOCATOR, MAX_TRIALS, SpeedProblem, Top, top_sentence
 from brimful.decide.tune.search import Search
@@ -83,6 +85,8 @@ def saturating(best=1000.0, half=8.0):
 
 
 def problem(largest=512, **changes):
+    if changes.get("objective") is not Objective.LEARNING:
+        changes.pop("noise_scale", None)
     return SpeedProblem(largest, lambda sample: fits_budget(sample, BUDGET), **changes)
 
 
@@ -137,6 +141,7 @@ problems = st.builds(
     settings=st.just({"num_workers": 0}),
     max_trials=st.integers(1, MAX_TRIALS),
     objective=st.sampled_from(list(Objective)),
+    noise_scale=st.floats(0.1, 1e5),
 )
 
 
@@ -176,7 +181,8 @@ def test_only_memory_makes_the_search_go_smaller(machine, a_problem):
 @settings(deadline=None, max_examples=400)
 @given(machines, problems)
 def test_the_users_own_settings_stay_unless_the_choice_is_clearly_faster(machine, a_problem):
-    result = search(machine, dataclasses.replace(a_problem, objective=Objective.THROUGHPUT))
+    fastest = dataclasses.replace(a_problem, objective=Objective.THROUGHPUT, noise_scale=None)
+    result = search(machine, fastest)
     if result.chosen is None:
         return
     size = result.chosen["batch_size"]
@@ -189,6 +195,74 @@ def test_the_users_own_settings_stay_unless_the_choice_is_clearly_faster(machine
         assert size == min(
             one for one, rate in middles.items() if rate >= max(middles.values()) * 0.97
         )
+
+
+@settings(deadline=None, max_examples=300)
+@given(machines, problems, st.floats(0.1, 1e5))
+def test_the_users_own_settings_stay_unless_the_choice_is_clearly_sooner_at_the_same_loss(
+    machine, a_problem, noise_scale
+):
+    learns = dataclasses.replace(a_problem, objective=Objective.LEARNING, noise_scale=noise_scale)
+    result = search(machine, learns)
+    if result.chosen is None or not result.own_runs:
+        return
+    if result.chosen_runs[0] is result.own_runs[0]:
+        assert result.chosen["batch_size"] == a_problem.requested and result.environment == {}
+        return
+    paces = (
+        [at_its_pace(run, noise_scale) for run in runs]
+        for runs in (result.chosen_runs, result.own_runs)
+    )
+    assert gain(*paces).is_clear
+
+
+@pytest.mark.parametrize(
+    ("noise_scale", "sizes"),
+    # a step takes (size + 40) / 1000 s: the best is the root of 40 times the noise scale
+    [
+        (0.01, range(1, 2)),
+        (40.0, range(24, 57)),
+        (1000.0, range(120, 260)),
+        (1e12, range(900, 4097)),
+    ],
+)
+@pytest.mark.parametrize("requested", [None, 4096])
+def test_the_larger_the_noise_scale_the_larger_the_size_that_is_found(
+    noise_scale, sizes, requested
+):
+    learns = problem(
+        4096, objective=Objective.LEARNING, noise_scale=noise_scale, requested=requested
+    )
+    result = search(Machine(saturating(1000, 40)), learns)
+    assert result.chosen["batch_size"] in sizes
+    if noise_scale == 1e12 and requested is None:
+        assert result.sizes == search(Machine(saturating(1000, 40)), problem(4096)).sizes
+
+
+def test_a_size_that_is_slower_and_sooner_at_the_same_loss_is_named_with_its_speed_as_it_is():
+    learns = problem(512, objective=Objective.LEARNING, noise_scale=20.0, requested=512)
+    result = search(Machine(saturating(1000, 8)), learns)
+    rates = {point.batch_size: point.value.value for point in result.speed.points}
+    size = result.chosen["batch_size"]
+    assert size < 40 and rates[size] == pytest.approx(saturating(1000, 8)(size))
+    assert result.gain.middle < 0, "fewer samples a second"
+    assert "soonest to the same loss (by the gradient noise scale)" in result.why["batch_size"]
+
+
+def test_where_no_size_is_clearly_sooner_it_is_said_what_was_not():
+    machine = Paced({64: [100.0], 128: [204.0, 77.0, 77.0, 77.0, 77.0]})
+    learns = problem(128, requested=64, objective=Objective.LEARNING, noise_scale=1e6)
+    result = search(machine, learns)
+    assert result.chosen["batch_size"] == 64
+    assert "was not clearly sooner at the same loss beside it" in result.why["batch_size"]
+    assert "pace to the same loss [" in result.why["batch_size"]
+
+
+def test_learning_needs_a_noise_scale_and_no_other_objective_takes_one():
+    with pytest.raises(ValueError):
+        problem(objective=Objective.LEARNING)
+    with pytest.raises(ValueError):
+        SpeedProblem(8, lambda sample: True, noise_scale=3.0)
 
 
 @settings(deadline=None, max_examples=200)

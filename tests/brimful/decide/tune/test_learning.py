@@ -1,0 +1,162 @@
+"""Which batch size comes to a loss first, on curves whose best is known."""
+
+import dataclasses
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brimful.decide.speed.measured import TOLERANCE
+from brimful.decide.tune.learning import at_its_pace, in_batch_sizes, optima, pace, soonest
+from brimful.values import Estimate, Objective, Optima, Source, TriedSize
+from brimful_inside.wire import OptimizerSeen
+from tests.brimful.decide.builders import runs
+
+ADAM = OptimizerSeen("AdamW", 8, 10, [1e-3], [1e-3], beta2=0.999)
+
+
+def row(size: int, step_s: float, fits: bool | None = True, each: int = 1) -> TriedSize:
+    """`each`: batches in a step."""
+    return TriedSize(
+        size,
+        fits=fits,
+        effective_batch=Estimate(each * size, Source.MEASURED),
+        samples_per_s=Estimate(each * size / step_s, Source.MEASURED),
+    )
+
+
+def scale(samples: float) -> Estimate:
+    return Estimate(samples, Source.ASSUMED, note="given")
+
+
+def time(a_row: TriedSize, noise_scale: float) -> float:
+    """(1 + noise scale / B) x step_s."""
+    assert a_row.effective_batch is not None and a_row.samples_per_s is not None
+    samples = a_row.effective_batch.value
+    return (1 + noise_scale / samples) * samples / a_row.samples_per_s.value
+
+
+# sizes with times of a step that do not fall
+ROWS = st.dictionaries(
+    st.integers(1, 5000), st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=12
+).map(
+    lambda drawn: [
+        row(size, 0.001 + sum(s for other, (s, _) in drawn.items() if other <= size), fits)
+        for size, (_, fits) in sorted(drawn.items())
+    ]
+)
+NOISE = st.floats(1e-3, 1e7)
+
+
+@given(ROWS, NOISE)
+def test_the_chosen_size_fits_and_is_the_smallest_within_the_tolerance_of_the_least_time(
+    rows, noise_scale
+):
+    chosen, fitting = soonest(rows, noise_scale), [row for row in rows if row.fits]
+    if chosen is None:
+        assert not fitting
+        return
+    least = min(time(a_row, noise_scale) for a_row in fitting)
+    assert chosen in fitting
+    assert time(chosen, noise_scale) * (1 - TOLERANCE) <= least * 1.000001
+    for smaller in fitting:
+        if smaller.batch_size < chosen.batch_size:
+            assert time(smaller, noise_scale) * (1 - TOLERANCE) > least * 0.999999
+
+
+@given(ROWS, NOISE, st.floats(1, 1e4))
+def test_the_chosen_size_never_falls_as_the_noise_scale_grows(rows, noise_scale, times):
+    first, second = soonest(rows, noise_scale), soonest(rows, noise_scale * times)
+    if first is not None:
+        assert second is not None and first.batch_size <= second.batch_size
+
+
+@given(ROWS)
+def test_without_noise_the_fastest_step_is_chosen_and_with_endless_noise_most_samples_a_second(
+    rows,
+):
+    fitting = [row for row in rows if row.fits]
+    if not fitting:
+        return
+    steps = {row.batch_size: time(row, 0.0) for row in fitting}
+    rates = {row.batch_size: row.samples_per_s.value for row in fitting}
+    least = min(steps.values()) / (1 - TOLERANCE)
+    assert soonest(rows, 1e-9).batch_size == min(n for n, s in steps.items() if s <= least)
+    knee = min(n for n, rate in rates.items() if rate >= max(rates.values()) * (1 - TOLERANCE))
+    assert soonest(rows, math.inf).batch_size == soonest(rows, 1e15).batch_size == knee
+
+
+def test_accumulated_batches_and_ranks_count_for_what_a_step_has():
+    rows = [row(2**n, 0.01 + 0.001 * 2**n) for n in range(10)]
+    alone = soonest(rows, 160.0)
+    fours = soonest([row(2**n, 0.01 + 0.001 * 4 * 2**n, each=4) for n in range(8)], 160.0)
+    assert alone.batch_size == 32 and fours.batch_size == 8
+
+
+def test_a_run_is_ranked_by_what_its_samples_teach():
+    run = dataclasses.replace(runs([(10, 100.0)])[0], samples_per_step=30)
+    assert at_its_pace(run, 10.0).samples_per_s == pytest.approx(25.0)
+    assert at_its_pace(run, None) is run
+    assert pace(100.0, 30, math.inf) == 100.0
+
+
+# --- both optima ---
+
+
+def both(noise_scale: float = 40.0, **changes) -> Optima | None:
+    rows = [row(2**n, 0.01 + 0.001 * 2**n) for n in range(4, 11)]
+    answers = {"objective": Objective.THROUGHPUT, "chosen": 512, "asked": 64, "optimizer": ADAM}
+    return optima(rows, scale(noise_scale), **(answers | changes))
+
+
+def test_both_optima_stand_beside_the_users_own_with_the_time_to_the_same_loss():
+    found = both()
+    assert found.throughput.batch_size == 512 and found.learning.batch_size == 16
+    assert found.users_own.batch_size == 64 and found.learning.time_to_loss == 1.0
+    rows = [row(size, 0.01 + 0.001 * size) for size in (16, 64)]
+    assert found.users_own.time_to_loss == pytest.approx(time(rows[1], 40.0) / time(rows[0], 40.0))
+    assert found.learning.step_s.value == pytest.approx(0.026)
+
+
+def test_learning_rate_and_beta2_go_with_each_size_and_the_notes_have_their_sources():
+    found = both()
+    assert found.users_own.learning_rate == 1e-3 and found.users_own.beta2 == 0.999
+    ratio = (1 + 40 / 64) / (1 + 40 / 16)
+    assert found.learning.learning_rate == pytest.approx(1e-3 * ratio**0.5)
+    assert found.learning.beta2 == pytest.approx(0.999**0.25)
+    rule, caveat = found.notes
+    for source in ("square root", "2205.10287", "1812.06162", "2507.07101"):
+        assert source in rule
+    assert "lower end" in caveat and "McCandlish" in caveat and "2602.03001" in caveat
+
+
+def test_without_the_users_own_size_or_rule_nothing_is_said_of_the_learning_rate():
+    for found in (both(asked=None), both(optimizer=None)):
+        assert found.learning.learning_rate is None and len(found.notes) == 1
+    unknown = both(optimizer=OptimizerSeen("LBFGS", 8, 10, [1e-3], [1e-3]))
+    assert unknown.learning.learning_rate is None and len(unknown.notes) == 1
+
+
+def test_the_plans_size_is_the_optimum_of_its_objective():
+    assert both(chosen=128).throughput.batch_size == 128
+    learns = both(objective=Objective.LEARNING, chosen=32)
+    assert learns.learning.batch_size == 32 and learns.throughput.batch_size == 256
+
+
+def test_an_optimizer_that_ignores_the_norm_is_named():
+    assert both().misleads_for is None
+    assert both(optimizer=OptimizerSeen("Muon", 8, 10, [0.02], [0.02])).misleads_for == "Muon"
+
+
+def test_one_speed_shows_no_optimum():
+    assert optima([row(8, 0.1)], scale(5.0), Objective.THROUGHPUT, 8, 8, ADAM) is None
+
+
+def test_the_noise_scale_is_told_in_the_commands_batch_sizes():
+    run = runs([(30, 100.0)])[0]
+    assert in_batch_sizes(None, run) is None
+    import dataclasses
+
+    four = dataclasses.replace(run, samples_per_step=120)
+    assert in_batch_sizes(scale(40.0), four) == 10.0
