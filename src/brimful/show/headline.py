@@ -166,7 +166,8 @@ def of_plan(plan: Plan, record: Record | None = None) -> Headline:
     if not objective.learns and plan.optima and plan.optima.learning.batch_size != chosen.effective:
         sentence += (
             f". By a gradient noise scale of {samples_text(plan.optima.noise_scale.value)}, batch "
-            f"size {plan.optima.learning.batch_size:,} comes soonest to the same loss (predicted)"
+            f"size {plan.optima.learning.batch_size:,} comes soonest to the same loss (predicted; "
+            "--objective learning looks for it)"
         )
     tone = "good" if plan.verified and not plan.partial else "note"
     return Headline(tone, sentence + ("." if plan.verified else ". No trial has confirmed it."))

@@ -1,12 +1,10 @@
 """`tune` and the gradient noise scale: where it comes from, and both optima by it."""
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from brimful import command as commands
-from brimful.decide.loaders_seen import batches_per_step
 from brimful.decide.run.settings import BATCH_SIZE
 from brimful.decide.tune import learning
 from brimful.decide.tune.sizes import on_the_curve, tried_sizes
@@ -28,9 +26,8 @@ from brimful.verbs.results import trained
 from brimful.verbs.session import Session
 from brimful.verbs.tune_plan import Task
 
-# Of the trial that measures it (assumed): some hundred measurements make the average, and few of
-# them are lost in their noise.
-_MOST_STEPS, _LEAST_STEPS, _SECONDS = 200, 20, 30.0
+# Of the trial that measures it (assumed): some hundred measurements make the average.
+_STEPS, _SECONDS = 200, 30.0
 
 
 def given(noise_scale: float | None) -> Estimate | None:
@@ -74,21 +71,19 @@ def measure(session: Session, task: Task) -> None:
     """A trial that looks at each step, where trials so far showed steps of several batches or
     ranks.
     """
-    parts = {
-        result.trial.settings[BATCH_SIZE]: result
+    sizes = [
+        result.trial.settings[BATCH_SIZE]
         for result in session.results
         if trained(result)
         and BATCH_SIZE in result.trial.settings
-        and (len(result.reports) > 1 or (batches_per_step(result) or 1) > 1)
-    }
-    if not parts:
+        and any(r.world_size > 1 or max(r.micro_batches_per_step) > 1 for r in result.reports)
+    ]
+    if not sizes:
         return
-    size = task.start.asked if task.start.asked in parts else min(parts)
-    step_s = statistics.median(parts[size].step_s or (_SECONDS,))
-    steps = max(_LEAST_STEPS, min(_MOST_STEPS, int(_SECONDS / step_s)))
+    size = task.start.asked if task.start.asked in sizes else min(sizes)
     trial = task.trial(session, TrialKind.NOISE, {BATCH_SIZE: size}, see_eval=False)
     session.message("Measures the gradient noise scale, which tells how soon a loss is reached")
-    session.run(replace(trial, steps=steps, find_places=None))
+    session.run(replace(trial, steps=_STEPS, stop_after_s=_SECONDS, find_places=None))
 
 
 def not_known(results: Sequence[TrialResult]) -> UsageError:

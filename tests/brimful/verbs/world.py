@@ -60,6 +60,8 @@ class World:
     places: tuple[Place, ...] = ()  # where the loader's number stands in the script
     workers_place: Place | None = None  # where its number of workers does
     read_s: float = 0.0  # to read a sample: a worker does it beside the training
+    accumulated: int = 1  # batches in a step
+    noise_scale: float | None = None  # what a trial that looks for it measures
     width_follows: bool = False  # the model is as wide as the number in the script's text
     outcome_of: Callable[[Trial, int], Outcome | None] = lambda trial, size: (
         None
@@ -73,7 +75,7 @@ class World:
 
     def batches(self, size: int) -> int:
         """So many make a step."""
-        return 1
+        return self.accumulated
 
     def workers(self, trial: Trial) -> int:
         return int(trial.settings.get("num_workers", self.own_workers))
@@ -176,6 +178,7 @@ class World:
             step_s=(seconds,) * trial.steps if clock else (),
             samples_per_s=size / seconds if clock else None,
             loading_share=max(0.01, reading / seconds) if clock else None,
+            noise_scale=self.noise_scale if trial.kind is TrialKind.NOISE else None,
             duration_s=1.0,
             folder=folder.name,
             exit_code=0 if completed else 1,
@@ -203,7 +206,7 @@ class World:
         )
         place = trial.command.places.get("batch_size")
         wide = self.width_follows and place is not None and place.kind == "script"
-        optimizer = OptimizerSeen("Adam", steps, size if wide else 10, [1e-3], [1e-3])
+        optimizer = OptimizerSeen("Adam", steps, size if wide else 10, [1e-3], [1e-3], beta2=0.999)
         return Report(
             rank=0,
             world_size=1,
