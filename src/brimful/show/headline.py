@@ -442,7 +442,7 @@ def _learning_part(plan: Plan, comparison: Comparison | None) -> str:
     own = optima.users_own
     if own is not None and own.batch_size != optima.learning.batch_size:
         ratio = optima.learning.time_to_loss / own.time_to_loss
-        text = f"{ratio:.2f} × the time of your own settings to it {text}"
+        text = f"{ratio:.2f} × the time of your own settings to that loss, {text}"
     if optima.misleads_for:
         text += f", which does not hold for {optima.misleads_for}"
     return text

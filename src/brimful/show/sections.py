@@ -157,9 +157,9 @@ def _optima(plan: Plan) -> list[Section]:
     if optima is None:
         return []
     users_own = {"your own": optima.users_own} if optima.users_own else {}
-    found = {"most samples/s": optima.throughput, "soonest to a loss": optima.learning} | users_own
+    found = {"throughput": optima.throughput, "learning": optima.learning} | users_own
     sources = {optimum.samples_per_s.source.value for optimum in found.values()}
-    heads = ("", "batch size", "samples in a step", "samples/s", "time / step", "time to a loss")
+    heads = ("", "batch size", "samples in a step", "samples/s", "time / step", "time to loss")
     rows = [
         [
             Cell(name),
@@ -168,14 +168,12 @@ def _optima(plan: Plan) -> list[Section]:
             Cell(speed_text(best.samples_per_s.value)),
             Cell(seconds_text(best.step_s.value)),
             Cell(f"{best.time_to_loss:.2f} ×"),
-            *(
-                ABSENT if value is None else Cell(f"{value:.3g}")
-                for value in (best.learning_rate, best.beta2)
-            ),
+            ABSENT if best.learning_rate is None else Cell(f"{best.learning_rate:.3g}"),
+            ABSENT if best.beta2 is None else Cell(f"{best.beta2:.5g}"),
         ]
         for name, best in found.items()
     ]
-    names = [*heads, "learning rate", "β2"]
+    names = [*heads, "lr", "β2"]
     shown = [n for n in range(len(names)) if n < len(heads) or any(r[n] != ABSENT for r in rows)]
     scale = optima.noise_scale
     said = f"{noise_text(scale.value)} ({scale.source.value}, {scale.note})"
@@ -183,7 +181,7 @@ def _optima(plan: Plan) -> list[Section]:
     if optima.misleads_for:
         notes.insert(0, f"{optima.misleads_for} is no optimizer for which this holds.")
     notes.append(f"Speeds are {' and '.join(sorted(sources))}, times to a loss predicted.")
-    columns = tuple(Column(names[n], right=n > 0) for n in shown)
+    columns = tuple(Column(names[n], right=n > 0, whole=n == 0) for n in shown)
     cells = tuple(tuple(row[n] for n in shown) for row in rows)
     return [Table("Most samples a second, and soonest to the same loss", columns, cells, (*notes,))]
 

@@ -256,7 +256,7 @@ def verified_text(run: TrialResult) -> str:
 
 def gain_text(gain: Gain, objective: Objective) -> str:
     """ "+12% samples/s [+4%, +21%], 2 turns side by side"."""
-    of = "samples/s" if not objective.learns else "pace to the same loss"
+    of = "samples/s" if not objective.learns else "speed to the same loss"
     return f"{gain.middle:+.0%} {of} [{gain.low:+.0%}, {gain.high:+.0%}], {turns_text(gain)}"
 
 

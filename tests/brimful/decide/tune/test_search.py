@@ -255,7 +255,7 @@ def test_where_no_size_is_clearly_sooner_it_is_said_what_was_not():
     result = search(machine, learns)
     assert result.chosen["batch_size"] == 64
     assert "was not clearly sooner at the same loss beside it" in result.why["batch_size"]
-    assert "pace to the same loss [" in result.why["batch_size"]
+    assert "speed to the same loss [" in result.why["batch_size"]
 
 
 def test_learning_needs_a_noise_scale_and_no_other_objective_takes_one():
