@@ -11,10 +11,10 @@ from brimful.show.text import (
     interval_text,
     limited_text,
     loading_text,
+    noise_text,
     not_counted_text,
     question_of,
     reason,
-    samples_text,
     setting_text,
     settings_text,
     speed_text,
@@ -61,7 +61,10 @@ _RANKS = {
 }
 
 
-_PREDICTED_ONES = "that were predicted to come sooner to the same loss"
+_LATER = {
+    Objective.THROUGHPUT: "with the highest throughput",
+    Objective.LEARNING: "that were predicted to come sooner to the same loss",
+}
 
 
 @dataclass(frozen=True)
@@ -146,27 +149,31 @@ def of_plan(plan: Plan, record: Record | None = None) -> Headline:
     if comparison is not None and comparison.better == "A":
         sentence = (
             f"Your own settings stay, batch size {setting_text(chosen.effective)}: those "
-            f"{_PREDICTED_ONES if objective.learns else 'with the highest throughput'} learn later"
+            f"{_LATER[plan.objective]} learn later"
         )
     if record and (device := record.opened.device) is not None:
         here = "this CPU" if device.kind == "cpu" else device.label
         sentence += f" on {device.gpu.name if device.gpu else here}"
-    parts = [_speed_part(plan), _learning_part(plan, comparison), _peak_part(plan, record)]
-    parts = [part for part in parts if part]
+    predicted = _learning_part(plan) if comparison is None else ""
+    parts = [part for part in (_speed_part(plan), predicted, _peak_part(plan, record)) if part]
     if parts:
         sentence += (", " if ": " in sentence else ": ") + ", ".join(parts)
     largest = record.memory.largest_batch_size if record and record.memory else None
     if objective.is_of_speed and largest is not None and largest != chosen.effective:
         sentence += f"; the largest that fits is {largest:,}"
     if comparison is not None:
-        other = "the predicted ones" if objective.learns else "the fastest"
+        other = "the predicted ones" if objective is Objective.LEARNING else "the fastest"
         sentence += f". Beside your own settings (A), {other} (B): {comparison.verdict}"
     elif objective.is_of_speed and chosen.requested not in (None, chosen.effective):
         sentence += ". Learning was not compared (brimful compare --plan does)"
-    if not objective.learns and plan.optima and plan.optima.learning.batch_size != chosen.effective:
+    if (
+        objective is not Objective.LEARNING
+        and plan.optima
+        and plan.optima.learning.batch_size != chosen.effective
+    ):
         sentence += (
-            f". By a gradient noise scale of {samples_text(plan.optima.noise_scale.value)}, batch "
-            f"size {plan.optima.learning.batch_size:,} comes soonest to the same loss (predicted; "
+            f". By a {noise_text(plan.optima.noise_scale.value)}, batch size "
+            f"{plan.optima.learning.batch_size:,} comes soonest to the same loss (predicted; "
             "--objective learning looks for it)"
         )
     tone = "good" if plan.verified and not plan.partial else "note"
@@ -191,7 +198,7 @@ def _named(plan: Plan, size: str, objective: Objective, alike: bool) -> str:
             "no gain was confirmed by then"
             if plan.partial
             else "nothing that ran is predicted to come clearly sooner to the same loss"
-            if objective.learns
+            if objective is Objective.LEARNING
             else "nothing that ran was clearly faster"
         )
         text = f"Your own settings stay, batch size {size}: {why}"
@@ -432,20 +439,18 @@ def _speed_part(plan: Plan) -> str:
     return f"{text}, {now.value / before.value:.2f} × {baseline}"
 
 
-def _learning_part(plan: Plan, comparison: Comparison | None) -> str:
-    """ "0.71 × the time of your own settings to the same loss by a gradient noise scale of ..."."""
-    optima = plan.optima
-    if optima is None or not plan.objective.learns or comparison is not None:
+def _learning_part(plan: Plan) -> str:
+    """ "0.71 × the time of your own settings to that loss, by a gradient noise scale of ..."."""
+    both = plan.optima
+    if both is None or plan.objective is not Objective.LEARNING:
         return ""
-    text = f"by a gradient noise scale of {samples_text(optima.noise_scale.value)}"
-    text += f" ({optima.noise_scale.source.value})"
-    own = optima.users_own
-    if own is not None and own.batch_size != optima.learning.batch_size:
-        ratio = optima.learning.time_to_loss / own.time_to_loss
-        text = f"{ratio:.2f} × the time of your own settings to that loss, {text}"
-    if optima.misleads_for:
-        text += f", which does not hold for {optima.misleads_for}"
-    return text
+    own, soonest, ratio = both.users_own, both.learning, ""
+    if own is not None and own.batch_size != soonest.batch_size:
+        ratio = f"{soonest.time_to_loss / own.time_to_loss:.2f} × the time of your own settings to "
+        ratio += "that loss, "
+    misleads = f", which does not hold for {both.misleads_for}" if both.misleads_for else ""
+    said = f"{noise_text(both.noise_scale.value)} ({both.noise_scale.source.value})"
+    return f"{ratio}by a {said}{misleads}"
 
 
 def _overlap(first: Estimate, other: Estimate) -> bool:

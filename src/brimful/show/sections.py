@@ -153,37 +153,35 @@ def _sizes(record: Record, plan: Plan) -> list[Section]:
 
 def _optima(plan: Plan) -> list[Section]:
     """Most samples a second, and soonest to the same loss, side by side."""
-    optima = plan.optima
-    if optima is None:
+    if plan.optima is None:
         return []
-    users_own = {"your own": optima.users_own} if optima.users_own else {}
-    found = {"throughput": optima.throughput, "learning": optima.learning} | users_own
-    sources = {optimum.samples_per_s.source.value for optimum in found.values()}
-    heads = ("", "batch size", "samples in a step", "samples/s", "time / step", "time to loss")
-    rows = [
-        [
+    both, scale = plan.optima, plan.optima.noise_scale
+    rows = tuple(
+        (
             Cell(name),
             Cell(count_text(best.batch_size)),
             Cell(count_text(best.samples_per_step)),
             Cell(speed_text(best.samples_per_s.value)),
-            Cell(seconds_text(best.step_s.value)),
+            Cell(seconds_text(best.samples_per_step / best.samples_per_s.value)),
             Cell(f"{best.time_to_loss:.2f} ×"),
             ABSENT if best.learning_rate is None else Cell(f"{best.learning_rate:.3g}"),
             ABSENT if best.beta2 is None else Cell(f"{best.beta2:.5g}"),
-        ]
-        for name, best in found.items()
-    ]
-    names = [*heads, "lr", "β2"]
-    shown = [n for n in range(len(names)) if n < len(heads) or any(r[n] != ABSENT for r in rows)]
-    scale = optima.noise_scale
-    said = f"{noise_text(scale.value)} ({scale.source.value}, {scale.note})"
-    notes = [f"{said[:1].upper()}{said[1:]}.", *optima.notes]
-    if optima.misleads_for:
-        notes.insert(0, f"{optima.misleads_for} is no optimizer for which this holds.")
-    notes.append(f"Speeds are {' and '.join(sorted(sources))}, times to a loss predicted.")
-    columns = tuple(Column(names[n], right=n > 0, whole=n == 0) for n in shown)
-    cells = tuple(tuple(row[n] for n in shown) for row in rows)
-    return [Table("Most samples a second, and soonest to the same loss", columns, cells, (*notes,))]
+        )
+        for name, best in (
+            ("throughput", both.throughput),
+            ("learning", both.learning),
+            ("your own", both.users_own),
+        )
+        if best is not None
+    )
+    names = ("batch size", "samples in a step", "samples/s", "time / step", "time to loss", "lr")
+    columns = (Column("", whole=True), *(Column(name, right=True) for name in (*names, "β2")))
+    notes = (
+        f"Speeds are {both.throughput.samples_per_s.source.value}; times to a loss are predicted, "
+        f"by a {noise_text(scale.value)} ({scale.source.value}, {scale.note}).",
+        *both.notes,
+    )
+    return [Table("Most samples a second, and soonest to the same loss", columns, rows, notes)]
 
 
 def audit_sections(audit: Audit) -> list[Section]:

@@ -127,12 +127,7 @@ def seconds_text(value: float | None) -> str:
 
 
 def noise_text(samples: float) -> str:
-    return f"gradient noise scale about {samples_text(samples)}"
-
-
-def samples_text(samples: float) -> str:
-    """Of a noise scale, which nobody knows to more than two digits."""
-    return f"{count_text(float(f'{samples:.2g}'))} samples"
+    return f"gradient noise scale of about {count_text(float(f'{samples:.2g}'))} samples"
 
 
 def share_text(value: float | None) -> str:

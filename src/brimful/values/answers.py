@@ -1,6 +1,6 @@
 """The answers of the verbs, and the record in which all of it can be read back."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from brimful.units import format_bytes
@@ -70,12 +70,8 @@ class Objective(StrEnum):
     FIT = "fit"
 
     @property
-    def learns(self) -> bool:
-        return self is Objective.LEARNING
-
-    @property
     def is_of_speed(self) -> bool:
-        return self is Objective.THROUGHPUT or self.learns
+        return self in (Objective.THROUGHPUT, Objective.LEARNING)
 
 
 @dataclass(frozen=True)
@@ -114,15 +110,10 @@ class Optimum:
     batch_size: int
     samples_per_step: float  # over all ranks and accumulated batches
     samples_per_s: Estimate
-    time_to_loss: float  # of the time of the one that is soonest; predicted by the noise scale
+    time_to_loss: float = 1.0  # of the time of the one that is soonest, by the noise scale
     # that go with it; None where the user's own are not known, or no rule is
     learning_rate: float | None = None
     beta2: float | None = None
-
-    @property
-    def step_s(self) -> Estimate:
-        rate = self.samples_per_s
-        return replace(rate, value=self.samples_per_step / rate.value, low=None, high=None)
 
 
 @dataclass(frozen=True)

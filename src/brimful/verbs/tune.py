@@ -9,9 +9,9 @@ from brimful.decide.loading import EVAL_TIMES, POLICIES
 from brimful.decide.memory.search_traced import NOT_FOLLOWED
 from brimful.decide.run.settings import BATCH_SIZE, EVAL_BATCH_SIZE, WORKERS
 from brimful.decide.speed.predicted import rates_of
-from brimful.decide.tune.learning import soonest
+from brimful.decide.tune.learning import soonest, with_speeds
 from brimful.decide.tune.plan import Choice, Numbers, make_plan
-from brimful.decide.tune.sizes import sizes_to_show, tried_sizes
+from brimful.decide.tune.sizes import sizes_to_show
 from brimful.errors import CUT_SHORT, UsageError
 from brimful.show.text import limited_text
 from brimful.units import format_share
@@ -27,7 +27,6 @@ from brimful.values import (
     Setting,
     Source,
     SpeedEstimate,
-    TriedSize,
 )
 from brimful.verbs import imaginary, tune_compared, tune_learning, tune_measured, tune_plan
 from brimful.verbs.answers import estimate_of, sizes_of
@@ -82,7 +81,9 @@ def tune(
     goal = _objective(
         objective, has_clock=began.device.gpu is None or rates_of(began.device.gpu) is not None
     )
-    noise = tune_learning.given(noise_scale)
+    if noise_scale is not None and noise_scale <= 0:
+        raise UsageError(f"--noise-scale {noise_scale:g}", "it is a number of samples, above 0")
+    noise = Estimate(noise_scale, Source.ASSUMED, note="given") if noise_scale else None
     if compare and (began.device.kind == "imaginary" or not goal.is_of_speed):
         raise UsageError(
             "--compare, where nothing is trained for throughput or learning",
@@ -91,9 +92,7 @@ def tune(
         )
     if began.device.kind == "imaginary":
         others = began.other_values(num_workers=0)
-        noise = noise or tune_learning.recorded(began.command, began.options.home)
-        if noise is None and goal.learns:
-            raise tune_learning.not_known(())
+        noise = tune_learning.noise_scale(goal, noise, (), began.command, began.options.home)
     else:
         began = replace(began, command=commands.opened(began.command, WORKERS))
         others = began.other_values((BATCH_SIZE, EVAL_BATCH_SIZE, WORKERS), num_workers=0)
@@ -115,7 +114,13 @@ def tune(
             plan = tune_measured.run(session, task)
             if goal.is_of_speed and not plan.partial:
                 tune_compared.compared(session, began, plan, compare)
-                tune_learning.learn(session)
+                # it may be the comparison that measured the noise scale
+                latest = next(e for e in reversed(session.entries) if isinstance(e, Plan))
+                if latest.optima is None:
+                    noise = tune_learning.noise_scale(
+                        goal, noise, session.results, began.command, began.options.home
+                    )
+                    session.keep(tune_learning.with_optima(session, latest, noise))
     return session.record()
 
 
@@ -300,15 +305,12 @@ def _choose(
             "no-clock", why, "so no speed is predicted at sizes that were not traced", ""
         )
         return _the_largest(view.trials, largest, limited_by, no_clock)
-    if goal.learns and noise is not None:
-        rows = tried_sizes(
-            view.trials.session.results,
-            [TriedSize(point.batch_size, samples_per_s=point.value) for point in speed.curve],
-        )
-        learns = soonest(rows, noise.value)
-        if learns is not None:
+    if goal is Objective.LEARNING and noise is not None:
+        rows = with_speeds(view.trials.session.results, speed.curve)
+        if rows:
             why = "predicted to come soonest to the same loss, by the gradient noise scale"
-            return _Choice(learns.batch_size, why, speed, (_predicted(speed, knee),))
+            learns = soonest(rows, noise.value).batch_size
+            return _Choice(learns, why, speed, (_predicted(speed, knee),))
     why = "predicted to be the fastest that fits"
     if knee != best:
         why = (

@@ -11,6 +11,7 @@ from brimful.values import (
     Comparison,
     Diagnostic,
     EffectiveSetting,
+    Objective,
     Plan,
     Source,
     TrialKind,
@@ -98,8 +99,7 @@ def _scaled_rate(session: Session, ways: Ways, plan: Plan, row: EffectiveSetting
         return None
     before, after = row.requested, row.effective
     assert isinstance(before, int) and isinstance(after, int)
-    noise_scale = plan.optima.noise_scale if plan.optima else None
-    noise = in_batch_sizes(noise_scale, session.results[0])
+    noise = in_batch_sizes(plan.optima and plan.optima.noise_scale, session.results[0])
     scaled = scaled_learning_rate(given_rate, before, after, optimizers[0].name, noise)
     return scaled and float(f"{scaled[0]:.3g}")
 
@@ -120,7 +120,7 @@ def _own(plan: Plan, way: Way) -> Plan:
     size = next(row.effective for row in plan.settings if row.name == BATCH_SIZE)
     was = (
         "was predicted to learn sooner"
-        if plan.objective.learns
+        if plan.objective is Objective.LEARNING
         else "processes more samples a second"
     )
     why = {BATCH_SIZE: f"batch size {size} {was} and learns later"}

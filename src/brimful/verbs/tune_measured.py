@@ -37,7 +37,17 @@ from brimful.decide.tune.search import Search
 from brimful.errors import CUT_SHORT, BrimfulError, DoesNotFit, TimeIsUp, TrialFailed
 from brimful.outcomes import OUT_OF_MEMORY
 from brimful.units import format_bytes, noun_of
-from brimful.values import Command, Limits, Outcome, Plan, Setting, Trial, TrialKind, TrialResult
+from brimful.values import (
+    Command,
+    Limits,
+    Objective,
+    Outcome,
+    Plan,
+    Setting,
+    Trial,
+    TrialKind,
+    TrialResult,
+)
 from brimful.verbs import tune_learning
 from brimful.verbs.devices import host_of, require_that_card
 from brimful.verbs.locate import locate
@@ -73,7 +83,7 @@ def run(session: Session, task: Task) -> Plan:
         raise ignores_the_batch_size(task.start.command)
     if memory.largest is None:
         raise stop or _nothing_fits(session, task)
-    task = _with_workers(session, _with_noise_scale(session, task))
+    task = _with_workers(session, tune_learning.with_noise_scale(session, task))
     room = _room(session, task, memory.largest)
     if task.strict:
         refuse(room.warnings)
@@ -85,18 +95,6 @@ def run(session: Session, task: Task) -> Plan:
     plan = tune_learning.with_optima(session, plan, task.noise_scale)
     session.keep(plan)
     return plan
-
-
-def _with_noise_scale(session: Session, task: Task) -> Task:
-    """Raises UsageError where the objective goes by it and nobody knows it."""
-    command, home, learns = task.start.command, session.options.home, task.objective.learns
-    if task.noise_scale is None and learns:
-        tune_learning.measure(session, task)
-    noise_scale = task.noise_scale or tune_learning.of_results(session.results)
-    noise_scale = noise_scale or tune_learning.recorded(command, home)
-    if noise_scale is None and learns:
-        raise tune_learning.not_known(session.results)
-    return replace(task, noise_scale=noise_scale)
 
 
 def _without_a_flag(session: Session, task: Task) -> Task:
@@ -304,7 +302,9 @@ def _problem(
         environments=(ALLOCATOR,) if task.on_cpu and _may_set_malloc(task.start.command) else (),
         worker_counts=_worker_counts(session, task, room, machine.cores if machine else 1),
         objective=task.objective,
-        noise_scale=task.noise_scale.value if task.noise_scale and task.objective.learns else None,
+        noise_scale=task.noise_scale.value
+        if task.noise_scale and task.objective is Objective.LEARNING
+        else None,
         limited_by=name if upper is not None and upper <= largest else memory.estimate.limited_by,
         is_uneven=lambda: not task.on_cpu and any(map(are_uneven, session.results)),
     )

@@ -3,19 +3,23 @@ in worlds where the best size is known.
 """
 
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from brimful import tune
+from brimful.command import parse
 from brimful.errors import DoesNotFit, UsageError
 from brimful.show.headline import headline
 from brimful.show.markdown import render_markdown
 from brimful.values import Objective, Optima, Record, Source, TrialKind
+from brimful.verbs import tune_learning
+from brimful_inside.wire import OptimizerSeen
 from tests.brimful.verbs.test_predicted_speed import Clocked
 from tests.brimful.verbs.test_tune import check
-from tests.brimful.verbs.world import COMMAND, GIB, WORLDS, Learning, World, chosen, work
+from tests.brimful.verbs.world import COMMAND, GIB, WORLDS, Learning, World, chosen, reporting, work
 
 ASKED = ("my-train", "--batch-size", "256")
 SLOW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -50,8 +54,7 @@ def test_a_given_noise_scale_names_the_size_that_is_soonest_and_both_optima():
     assert f"Batch size {chosen(record)} is predicted to come soonest to the same loss" in said
     assert "trains fastest" not in said and "Learning was not compared" in said
     assert (
-        "× the time of your own settings to that loss, by a gradient noise scale of 90 samples"
-        in said
+        "× the time of your own settings to that loss, by a gradient noise scale of about" in said
     )
     page = render_markdown(record)
     assert "Most samples a second, and soonest to the same loss" in page and "2507.07101" in page
@@ -63,7 +66,7 @@ def test_the_search_measures_it_where_steps_have_several_batches():
     assert kinds(record).count(TrialKind.NOISE) == 1
     assert kinds(record).index(TrialKind.NOISE) < kinds(record).index(TrialKind.SPEED)
     assert (scale.value, scale.source) == (90.0, Source.MEASURED)
-    assert "at batch size 256" in scale.note
+    assert scale.note == "at the start of training"
     assert optima(record).learning.samples_per_step == 4 * chosen(record)
 
 
@@ -109,6 +112,27 @@ def test_whatever_the_objective_both_optima_are_shown_where_the_noise_scale_is_k
     assert learned(objective=None).plan.optima is None
     learned(World(accumulated=2, noise_scale=90.0), home=tmp_path)
     assert optima(learned(objective=None, home=tmp_path)).noise_scale.value == 90.0
+
+
+def test_what_a_training_under_run_measured_is_known_of_it(monkeypatch):
+    attempt = SimpleNamespace(noise_scale=55.0)
+    record = SimpleNamespace(
+        trials=(), run=SimpleNamespace(attempts=(attempt,)), opened=SimpleNamespace(record_id="r-1")
+    )
+
+    def made_here(home, *verbs):
+        return [(record, parse(("my-train", "--batch-size", "8")))] * ("run" in verbs)
+
+    monkeypatch.setattr(tune_learning, "made_here", made_here)
+    scale = optima(learned()).noise_scale
+    assert (scale.value, scale.source, scale.note) == (55.0, Source.MEASURED, "by r-1")
+
+
+def test_an_optimizer_for_which_it_does_not_hold_is_named_in_the_first_line_and_the_notes():
+    lion = OptimizerSeen("Lion", 8, 10, [1e-3], [1e-3], beta2=0.99)
+    record = learned(reporting(optimizers=[lion]), noise_scale=90.0)
+    assert "(assumed), which does not hold for Lion" in headline(record).sentence
+    assert "Lion is one of these." in render_markdown(record)
 
 
 @dataclass

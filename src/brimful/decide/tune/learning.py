@@ -12,19 +12,18 @@ from dataclasses import replace
 
 from brimful.decide.speed.measured import TOLERANCE
 from brimful.decide.tune.learning_rate import (
-    BETA2_PAPER,
-    LEAST_BETA2,
+    going_with,
     ignores_the_norm,
-    rule_text,
-    scaled_beta2,
-    scaled_learning_rate,
-    users_rate,
+    rules_text,
 )
+from brimful.decide.tune.sizes import tried_sizes
 from brimful.values import (
     Estimate,
     Objective,
     Optima,
     Optimum,
+    Point,
+    Setting,
     TrialResult,
     TriedSize,
 )
@@ -58,91 +57,71 @@ def at_its_pace(run: TrialResult, noise_scale: float | None) -> TrialResult:
     )
 
 
-def soonest(rows: Sequence[TriedSize], noise_scale: float) -> TriedSize | None:
-    """The smallest size within the tolerance of the best pace, of those that fit and have a speed;
-    with an infinite noise scale, that of most samples a second.
+def with_speeds(results: Sequence[TrialResult], speeds: Sequence[Point]) -> list[Optimum]:
+    """Batch sizes with their speeds, as far as trials tell how many samples are in a step."""
+    sizes = [TriedSize(point.batch_size, samples_per_s=point.value) for point in speeds]
+    return [
+        Optimum(row.batch_size, row.effective_batch.value, row.samples_per_s)
+        for row in tried_sizes(results, sizes)
+        if row.effective_batch and row.samples_per_s and row.samples_per_s.value
+    ]
+
+
+def soonest(rows: Sequence[Optimum], noise_scale: float) -> Optimum:
+    """The smallest of the sizes within the tolerance of the best pace; with an infinite noise
+    scale, of most samples a second.
     """
-    paces = {row.batch_size: _pace(row, noise_scale) for row in rows if row.fits is not False}
-    best = max(paces.values(), default=0.0)
-    near = [size for size, value in paces.items() if value and value >= best * (1 - TOLERANCE)]
-    return next((row for row in rows if row.batch_size == min(near, default=None)), None)
+    best = max(_pace(row, noise_scale) for row in rows)
+    near = (row for row in rows if _pace(row, noise_scale) >= best * (1 - TOLERANCE))
+    return min(near, key=lambda row: row.batch_size)
 
 
-def _pace(row: TriedSize, noise_scale: float) -> float:
-    rate, samples = row.samples_per_s, row.effective_batch
-    return pace(rate.value, samples.value, noise_scale) if rate and samples else 0.0
+def _pace(row: Optimum, noise_scale: float) -> float:
+    return pace(row.samples_per_s.value, row.samples_per_step, noise_scale)
 
 
 def optima(
-    rows: Sequence[TriedSize],
+    rows: Sequence[Optimum],
     noise_scale: Estimate,
     objective: Objective,
-    chosen: int | None,
-    asked: int | None,
+    chosen: Setting | None,
+    asked: Setting | None,
     optimizer: OptimizerSeen | None,
 ) -> Optima | None:
     """Both optima, and the user's own size (`asked`); the plan's is the one of its objective, also
     where runs by turns said otherwise than the medians in `rows`. None without two speeds.
     """
-    by_size = {row.batch_size: row for row in rows if _pace(row, noise_scale.value)}
-    best = {
-        Objective.THROUGHPUT: soonest(rows, math.inf),
-        Objective.LEARNING: soonest(rows, noise_scale.value),
-    }
-    if objective in best and chosen in by_size:
-        best[objective] = by_size[chosen]
-    fastest, learns = best[Objective.THROUGHPUT], best[Objective.LEARNING]
-    if len(by_size) < 2 or fastest is None or learns is None:
+    if len(rows) < 2:
         return None
-    users_own = by_size.get(asked or 0)
-    before = users_own.effective_batch.value if users_own and users_own.effective_batch else None
+    scale = noise_scale.value
+    by_size: dict[Setting | None, Optimum] = {row.batch_size: row for row in rows}
+    fastest, learns, users_own = soonest(rows, math.inf), soonest(rows, scale), by_size.get(asked)
+    fastest = by_size.get(chosen, fastest) if objective is Objective.THROUGHPUT else fastest
+    learns = by_size.get(chosen, learns) if objective is Objective.LEARNING else learns
 
-    def optimum(row: TriedSize) -> Optimum:
-        rate, samples = row.samples_per_s, row.effective_batch
-        assert rate is not None and samples is not None
-        time = _pace(learns, noise_scale.value) / _pace(row, noise_scale.value)
-        with_it = _going_with(optimizer, before, samples.value, noise_scale.value)
-        return Optimum(row.batch_size, samples.value, rate, time, *with_it)
+    def beside(row: Optimum) -> Optimum:
+        row = replace(row, time_to_loss=_pace(learns, scale) / _pace(row, scale))
+        if optimizer is None or users_own is None:
+            return row
+        before, after = users_own.samples_per_step, row.samples_per_step
+        rate, beta2 = going_with(optimizer, before, after, scale)
+        return replace(row, learning_rate=rate, beta2=beta2)
 
+    misleads = optimizer.name if optimizer and ignores_the_norm(optimizer.name) else None
+    rules = rules_text(optimizer, scale) if optimizer and users_own else None
+    caveat = _CAVEAT + (f" {misleads} is one of these." if misleads else "")
     return Optima(
         noise_scale,
-        optimum(fastest),
-        optimum(learns),
-        optimum(users_own) if users_own else None,
-        optimizer.name if optimizer and ignores_the_norm(optimizer.name) else None,
-        (*_rules(optimizer if before else None, noise_scale.value), _CAVEAT),
+        beside(fastest),
+        beside(learns),
+        beside(users_own) if users_own else None,
+        misleads,
+        (rules, caveat) if rules else (caveat,),
     )
-
-
-def _going_with(
-    optimizer: OptimizerSeen | None, before: float | None, after: float, noise_scale: float
-) -> tuple[float | None, float | None]:
-    """(learning rate, β2)."""
-    if optimizer is None or before is None:
-        return None, None
-    rate, beta2 = users_rate(optimizer), optimizer.beta2
-    scaled = scaled_learning_rate(rate or 0.0, before, after, optimizer.name, noise_scale)
-    return (
-        scaled[0] if scaled and rate else None,
-        scaled_beta2(beta2, before, after, optimizer.name) if beta2 else None,
-    )
-
-
-def _rules(optimizer: OptimizerSeen | None, noise_scale: float) -> list[str]:
-    if optimizer is None or not users_rate(optimizer):
-        return []
-    scaled = scaled_learning_rate(1.0, 1, 1, optimizer.name)
-    if scaled is None:
-        return []
-    text = f"The learning rate goes by {rule_text(scaled[1], optimizer.name, noise_scale)}"
-    if optimizer.beta2 and scaled_beta2(optimizer.beta2, 1, 1, optimizer.name):
-        text += f", β2 by the samples that it spans, not below {LEAST_BETA2} ({BETA2_PAPER})"
-    return [f"{text}. It is advice: brimful leaves both as they are."]
 
 
 def in_batch_sizes(noise_scale: Estimate | None, run: TrialResult) -> float | None:
     """The noise scale as a batch size of the command, whose step may have several."""
     size = run.trial.settings.get("batch_size")
-    if noise_scale is None or not run.samples_per_step or not isinstance(size, int):
-        return noise_scale.value if noise_scale else None
-    return noise_scale.value * size / run.samples_per_step
+    each = run.samples_per_step / size if run.samples_per_step and isinstance(size, int) else 1
+    return noise_scale.value / each if noise_scale is not None else None

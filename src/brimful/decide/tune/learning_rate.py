@@ -21,7 +21,7 @@ _NORMLESS = ("lion", "muon", "signsgd", "signum")
 LEAST_BETA2 = 0.95
 
 _PAPERS = {"linear": "arXiv 1706.02677", "square root": "arXiv 2205.10287"}
-_NOISE_PAPER, BETA2_PAPER = "arXiv 1812.06162", "arXiv 2507.07101"
+_NOISE_PAPER, _BETA2_PAPER = "arXiv 1812.06162", "arXiv 2507.07101"
 
 
 def scaled_learning_rate(
@@ -67,10 +67,30 @@ def users_rate(optimizer: OptimizerSeen) -> float | None:
     return rates[0] if rates else None
 
 
-def rule_text(rule: str, optimizer: str, noise_scale: float | None) -> str:
+def going_with(
+    optimizer: OptimizerSeen, before: float, after: float, noise_scale: float
+) -> tuple[float | None, float | None]:
+    """(learning rate, β2) that go with `after` samples in a step."""
+    rate, beta2, name = users_rate(optimizer), optimizer.beta2, optimizer.name
+    scaled = scaled_learning_rate(rate, before, after, name, noise_scale) if rate else None
+    return scaled and scaled[0], beta2 and scaled_beta2(beta2, before, after, name)
+
+
+def rules_text(optimizer: OptimizerSeen, noise_scale: float) -> str | None:
+    """By which rules these are, with their sources; None where there is none."""
+    scaled = scaled_learning_rate(1.0, 1, 1, optimizer.name)
+    if scaled is None:
+        return None
+    text = f"The learning rate (lr) goes by {_rule_text(scaled[1], optimizer.name, noise_scale)}"
+    if optimizer.beta2 and scaled_beta2(optimizer.beta2, 1, 1, optimizer.name):
+        text += f", β2 by the samples that it spans, not below {LEAST_BETA2} ({_BETA2_PAPER})"
+    return f"{text}. It is advice: brimful leaves both as they are."
+
+
+def _rule_text(rule: str, optimizer: str, noise_scale: float | None) -> str:
     """ "the square root rule for AdamW, arXiv 2205.10287"."""
-    text = f"the {rule} rule for {optimizer}, {_PAPERS[rule]}"
-    return text if noise_scale is None else f"{text}, up to the noise scale, {_NOISE_PAPER}"
+    known = "" if noise_scale is None else f", up to the noise scale, {_NOISE_PAPER}"
+    return f"the {rule} rule for {optimizer}, {_PAPERS[rule]}{known}"
 
 
 def learning_rate_advice(
@@ -97,12 +117,11 @@ def learning_rate_advice(
         "Consider the learning rate anew: linear in the batch size for SGD, by its square root "
         "for Adam; with a warm-up."
     )
-    if rate and optimizer:
-        scaled = scaled_learning_rate(rate, before, after, optimizer, noise_scale)
-        if scaled is not None:
-            value, rule = scaled
-            suggestion = (
-                f"Try {value:.3g} instead of {rate:g} ({rule_text(rule, optimizer, noise_scale)}), "
-                "with a warm-up, and compare."
-            )
+    name = optimizer or ""
+    scaled = scaled_learning_rate(rate, before, after, name, noise_scale) if rate else None
+    if scaled is not None:
+        rule = _rule_text(scaled[1], name, noise_scale)
+        suggestion = (
+            f"Try {scaled[0]:.3g} instead of {rate:g} ({rule}), with a warm-up, and compare."
+        )
     return Diagnostic("learning-rate-scaling", problem, explanation, suggestion)

@@ -57,9 +57,9 @@ def choose(
     speed = speed_estimate([run for _, run in runs])
     if not objective.is_of_speed or speed.knee_batch_size is None:
         return Choice(sizes[-1], "the largest size that was run and fits")
-    best, one = "the fastest", " one"
-    if objective.learns:
-        best, one = "the soonest to the same loss (by the gradient noise scale)", ""
+    best, one = "the soonest to the same loss (by the gradient noise scale)", ""
+    if objective is Objective.THROUGHPUT:
+        best, one = "the fastest", " one"
     why = f"{best} of the sizes that were run and fit"
     if speed.knee_batch_size != speed.best_batch_size:
         why = (

@@ -4,7 +4,7 @@ sentences that say why.
 
 import math
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -106,10 +106,6 @@ class Runs:
             for run in runs
         ]
 
-    def ranked(self, others: OtherSettings) -> list[TrialResult]:
-        """The same, with what they are ranked by for their speed."""
-        return [at_its_pace(run, self._noise_scale) for run in self.fitting(others)]
-
     def at(self, candidate: Candidate) -> list[TrialResult]:
         return self._fitting.get(candidate, [])
 
@@ -120,10 +116,13 @@ class Runs:
 
     def rates(self, candidate: Candidate) -> tuple[float, ...]:
         """Samples per second of the runs that have one, as they are ranked."""
-        return tuple(run.samples_per_s for run in self._ranked(candidate) if run.samples_per_s)
+        return tuple(
+            run.samples_per_s for run in self.ranked(self.at(candidate)) if run.samples_per_s
+        )
 
-    def _ranked(self, candidate: Candidate) -> list[TrialResult]:
-        return [at_its_pace(run, self._noise_scale) for run in self.at(candidate)]
+    def ranked(self, runs: Iterable[TrialResult]) -> list[TrialResult]:
+        """With what they are ranked by for their speed."""
+        return [at_its_pace(run, self._noise_scale) for run in runs]
 
     def middles(self, others: OtherSettings) -> dict[int, float]:
         """The median rate of each size with these other settings that has one."""
@@ -136,7 +135,7 @@ class Runs:
 
     def gain(self, candidate: Candidate, other: Candidate) -> Gain | None:
         """By how much the candidate is better, by the runs of these two alone."""
-        return gain(self._ranked(candidate), self._ranked(other))
+        return gain(self.ranked(self.at(candidate)), self.ranked(self.at(other)))
 
 
 @dataclass(frozen=True)
@@ -171,8 +170,6 @@ class SpeedProblem:
             raise ValueError(f"no batch size from 1 to {self.largest_batch_size}")
         if self.max_trials < 1:
             raise ValueError(f"max_trials is 1 or more, not {self.max_trials}")
-        if self.objective.learns != (self.noise_scale is not None):
-            raise ValueError("a noise scale is for the objective learning, and it needs one")
 
     @property
     def expected_trials(self) -> int:
@@ -256,12 +253,12 @@ def verified_text(run: TrialResult) -> str:
 
 def gain_text(gain: Gain, objective: Objective) -> str:
     """ "+12% samples/s [+4%, +21%], 2 turns side by side"."""
-    of = "samples/s" if not objective.learns else "speed to the same loss"
+    of = "samples/s" if objective is not Objective.LEARNING else "speed to the same loss"
     return f"{gain.middle:+.0%} {of} [{gain.low:+.0%}, {gain.high:+.0%}], {turns_text(gain)}"
 
 
 def better_word(objective: Objective) -> str:
-    return "faster" if not objective.learns else "sooner at the same loss"
+    return "faster" if objective is not Objective.LEARNING else "sooner at the same loss"
 
 
 def unclear_text(candidate: Candidate, gain: Gain, objective: Objective) -> str:

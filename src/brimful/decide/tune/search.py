@@ -184,7 +184,9 @@ class Search:
         faster."""
         problem, users_own = self.problem, self._own
         others = self._others if self.runs.fitting(self._others) else self._home
-        choice = choose(problem.objective, self.runs.ranked(others), problem.requested)
+        choice = choose(
+            problem.objective, self.runs.ranked(self.runs.fitting(others)), problem.requested
+        )
         if choice is None:
             return None, ""
         if self._settled is not None and self.runs.rates(self._settled):
@@ -389,7 +391,7 @@ class Search:
         if middle is not None:
             yield from self._first(middle)
         for _ in range(2):
-            speed = speed_estimate(self.runs.ranked(self._others))
+            speed = speed_estimate(self.runs.ranked(self.runs.fitting(self._others)))
             knee = speed.knee_batch_size
             middle = _middle(
                 max(
@@ -413,7 +415,9 @@ class Search:
         sizes = sorted(middles, key=lambda size: -middles[size])
         for _ in range(TURNS - 1):
             middles = self.runs.middles(self._others)
-            named = speed_estimate(self.runs.ranked(self._others)).knee_batch_size
+            named = speed_estimate(
+                self.runs.ranked(self.runs.fitting(self._others))
+            ).knee_batch_size
             sizes = [
                 size
                 for size in sizes

@@ -8,79 +8,68 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.decide.speed.measured import TOLERANCE
-from brimful.decide.tune.learning import at_its_pace, in_batch_sizes, optima, pace, soonest
-from brimful.values import Estimate, Objective, Optima, Source, TriedSize
+from brimful.decide.tune.learning import (
+    at_its_pace,
+    in_batch_sizes,
+    optima,
+    pace,
+    soonest,
+    with_speeds,
+)
+from brimful.values import Estimate, Objective, Optima, Optimum, Point, Source
 from brimful_inside.wire import OptimizerSeen
 from tests.brimful.decide.builders import runs
 
 ADAM = OptimizerSeen("AdamW", 8, 10, [1e-3], [1e-3], beta2=0.999)
 
 
-def row(size: int, step_s: float, fits: bool | None = True, each: int = 1) -> TriedSize:
+def row(size: int, step_s: float, each: int = 1) -> Optimum:
     """`each`: batches in a step."""
-    return TriedSize(
-        size,
-        fits=fits,
-        effective_batch=Estimate(each * size, Source.MEASURED),
-        samples_per_s=Estimate(each * size / step_s, Source.MEASURED),
-    )
+    return Optimum(size, each * size, Estimate(each * size / step_s, Source.MEASURED))
 
 
 def scale(samples: float) -> Estimate:
     return Estimate(samples, Source.ASSUMED, note="given")
 
 
-def time(a_row: TriedSize, noise_scale: float) -> float:
+def time(a_row: Optimum, noise_scale: float) -> float:
     """(1 + noise scale / B) x step_s."""
-    assert a_row.effective_batch is not None and a_row.samples_per_s is not None
-    samples = a_row.effective_batch.value
+    samples = a_row.samples_per_step
     return (1 + noise_scale / samples) * samples / a_row.samples_per_s.value
 
 
 # sizes with times of a step that do not fall
-ROWS = st.dictionaries(
-    st.integers(1, 5000), st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=12
-).map(
+ROWS = st.dictionaries(st.integers(1, 5000), st.floats(0, 1), min_size=1, max_size=12).map(
     lambda drawn: [
-        row(size, 0.001 + sum(s for other, (s, _) in drawn.items() if other <= size), fits)
-        for size, (_, fits) in sorted(drawn.items())
+        row(size, 0.001 + sum(s for other, s in drawn.items() if other <= size))
+        for size in sorted(drawn)
     ]
 )
 NOISE = st.floats(1e-3, 1e7)
 
 
 @given(ROWS, NOISE)
-def test_the_chosen_size_fits_and_is_the_smallest_within_the_tolerance_of_the_least_time(
-    rows, noise_scale
-):
-    chosen, fitting = soonest(rows, noise_scale), [row for row in rows if row.fits]
-    if chosen is None:
-        assert not fitting
-        return
-    least = min(time(a_row, noise_scale) for a_row in fitting)
-    assert chosen in fitting
-    assert time(chosen, noise_scale) * (1 - TOLERANCE) <= least * 1.000001
-    for smaller in fitting:
+def test_the_chosen_size_is_the_smallest_within_the_tolerance_of_the_least_time(rows, noise_scale):
+    chosen = soonest(rows, noise_scale)
+    least = min(time(a_row, noise_scale) for a_row in rows)
+    assert chosen in rows and time(chosen, noise_scale) * (1 - TOLERANCE) <= least * 1.000001
+    for smaller in rows:
         if smaller.batch_size < chosen.batch_size:
             assert time(smaller, noise_scale) * (1 - TOLERANCE) > least * 0.999999
 
 
 @given(ROWS, NOISE, st.floats(1, 1e4))
 def test_the_chosen_size_never_falls_as_the_noise_scale_grows(rows, noise_scale, times):
-    first, second = soonest(rows, noise_scale), soonest(rows, noise_scale * times)
-    if first is not None:
-        assert second is not None and first.batch_size <= second.batch_size
+    larger = soonest(rows, noise_scale * times)
+    assert soonest(rows, noise_scale).batch_size <= larger.batch_size
 
 
 @given(ROWS)
 def test_without_noise_the_fastest_step_is_chosen_and_with_endless_noise_most_samples_a_second(
     rows,
 ):
-    fitting = [row for row in rows if row.fits]
-    if not fitting:
-        return
-    steps = {row.batch_size: time(row, 0.0) for row in fitting}
-    rates = {row.batch_size: row.samples_per_s.value for row in fitting}
+    steps = {row.batch_size: time(row, 0.0) for row in rows}
+    rates = {row.batch_size: row.samples_per_s.value for row in rows}
     least = min(steps.values()) / (1 - TOLERANCE)
     assert soonest(rows, 1e-9).batch_size == min(n for n, s in steps.items() if s <= least)
     knee = min(n for n, rate in rates.items() if rate >= max(rates.values()) * (1 - TOLERANCE))
@@ -116,7 +105,7 @@ def test_both_optima_stand_beside_the_users_own_with_the_time_to_the_same_loss()
     assert found.users_own.batch_size == 64 and found.learning.time_to_loss == 1.0
     rows = [row(size, 0.01 + 0.001 * size) for size in (16, 64)]
     assert found.users_own.time_to_loss == pytest.approx(time(rows[1], 40.0) / time(rows[0], 40.0))
-    assert found.learning.step_s.value == pytest.approx(0.026)
+    assert found.learning.samples_per_step == 16
 
 
 def test_learning_rate_and_beta2_go_with_each_size_and_the_notes_have_their_sources():
@@ -145,8 +134,9 @@ def test_the_plans_size_is_the_optimum_of_its_objective():
 
 
 def test_an_optimizer_that_ignores_the_norm_is_named():
-    assert both().misleads_for is None
-    assert both(optimizer=OptimizerSeen("Muon", 8, 10, [0.02], [0.02])).misleads_for == "Muon"
+    assert both().misleads_for is None and "one of these" not in both().notes[-1]
+    muon = both(optimizer=OptimizerSeen("Muon", 8, 10, [0.02], [0.02]))
+    assert muon.misleads_for == "Muon" and muon.notes[-1].endswith("Muon is one of these.")
 
 
 def test_one_speed_shows_no_optimum():
@@ -160,3 +150,13 @@ def test_the_noise_scale_is_told_in_the_commands_batch_sizes():
 
     four = dataclasses.replace(run, samples_per_step=120)
     assert in_batch_sizes(scale(40.0), four) == 10.0
+
+
+def test_speeds_of_sizes_go_with_the_samples_of_a_step_that_trials_showed():
+    speeds = [Point(size, Estimate(100.0, Source.MEASURED)) for size in (16, 32)]
+    runs_of_two = [
+        dataclasses.replace(run, samples_per_step=2 * size)
+        for run, size in zip(runs([(16, 100.0), (32, 100.0)]), (16, 32), strict=True)
+    ]
+    assert [row.samples_per_step for row in with_speeds(runs_of_two, speeds)] == [32, 64]
+    assert with_speeds([], speeds) == []

@@ -258,13 +258,6 @@ def test_where_no_size_is_clearly_sooner_it_is_said_what_was_not():
     assert "speed to the same loss [" in result.why["batch_size"]
 
 
-def test_learning_needs_a_noise_scale_and_no_other_objective_takes_one():
-    with pytest.raises(ValueError):
-        problem(objective=Objective.LEARNING)
-    with pytest.raises(ValueError):
-        SpeedProblem(8, lambda sample: True, noise_scale=3.0)
-
-
 @settings(deadline=None, max_examples=200)
 @given(curves, st.integers(0, 1000), st.integers(2, 6000))
 def test_without_noise_the_choice_is_within_a_few_per_cent_of_the_best_size_tried(

@@ -44,6 +44,12 @@ def test_micro_batches_show_the_noise_scale_however_they_are_weighed(more):
     assert noise.scale.measured == 40 and not noise._handles
 
 
+def test_a_trial_for_it_looks_at_each_step():
+    noise = GradientNoise(1)
+    assert trained(noise, passes=4, steps=100) == pytest.approx(NOISE**2, rel=0.3)
+    assert noise.scale.measured == 99
+
+
 def test_ranks_show_it_by_the_gradient_before_they_exchange_it(monkeypatch):
     monkeypatch.setattr(gradient_noise, "_is_ddp", True)
     monkeypatch.setattr(gradient_noise.exit, "others", lambda: 1)
