@@ -50,6 +50,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.heavy
 def test_the_noise_scale_is_measured_by_accumulated_batches_and_names_the_size(folder: Path):
     result = tuned(folder, "--batch-size", 2, "--accumulation", 2)
     plan, both = result.record.plan, result.json["optima"]
