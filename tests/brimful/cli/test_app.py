@@ -139,7 +139,7 @@ def test_what_is_no_budget_is_reported(typed, budget, expected):
         ),
         (
             ["tune", "--device", "cpu", "--objective", "best", *TRAIN, "8"],
-            "throughput, largest, fit",
+            "throughput, learning, largest, fit",
         ),
         (
             [

@@ -53,9 +53,7 @@ def test_a_given_noise_scale_names_the_size_that_is_soonest_and_both_optima():
     said = headline(record).sentence
     assert f"Batch size {chosen(record)} is predicted to come soonest to the same loss" in said
     assert "trains fastest" not in said and "Learning was not compared" in said
-    assert (
-        "× the time of your own settings to that loss, by a gradient noise scale of" in said
-    )
+    assert "× the time of your own settings to that loss, by a gradient noise scale of" in said
     page = render_markdown(record)
     assert "Most samples a second, and soonest to the same loss" in page and "2507.07101" in page
 
