@@ -448,9 +448,9 @@ def _learning_part(plan: Plan) -> str:
     if own is not None and own.batch_size != soonest.batch_size:
         ratio = f"{soonest.time_to_loss / own.time_to_loss:.2f} × the time of your own settings to "
         ratio += "that loss, "
-    misleads = f", which does not hold for {both.misleads_for}" if both.misleads_for else ""
+    but = f", which does not hold for {both.misleads_for}" if both.misleads_for else ""
     said = f"{noise_text(both.noise_scale.value)} ({both.noise_scale.source.value})"
-    return f"{ratio}by a {said}{misleads}"
+    return f"{ratio}by a {said}{but}"
 
 
 def _overlap(first: Estimate, other: Estimate) -> bool:

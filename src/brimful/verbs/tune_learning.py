@@ -52,7 +52,7 @@ def noise_scale(
     if scale is None and objective is Objective.LEARNING:
         why = "a step here is one batch of one process, in which it cannot be seen"
         if any(result.trial.kind is TrialKind.NOISE for result in results):
-            why = "it was measured, and lost in its own noise"
+            why = "a trial looked for it, and it was lost in its own noise, or the trial failed"
         raise UsageError(
             "--objective learning, and the gradient noise scale is not known: "
             f"{why if results else 'an imaginary card computes no gradients'}",
