@@ -22,6 +22,7 @@ from brimful_inside import wire
 # enough to show a change.
 WINDOW_S = 20.0
 _TAIL_BYTES = 4096
+_REPORT_BYTES = 4 << 20  # of a wire file: more than its last report takes
 _HEAD_BYTES = 4096  # of a wire file: enough for the roles that a process reports first
 
 
@@ -255,8 +256,43 @@ def trial_progress(folder: Path) -> wire.Progress | None:
         for path in folder.glob("wire-*.jsonl")
         for line in tail(path, _TAIL_BYTES).splitlines()
     )
-    reported = filter(None, (codec.progress_of(line.encode()) for line in lines))
+    reported = filter(None, (codec.event_of(line.encode(), wire.Progress) for line in lines))
     return max(reported, key=lambda progress: progress.unix_s, default=None)
+
+
+def trial_beat(folder: Path, seconds: float, timed: bool) -> tuple[Heartbeat, tuple[Report, ...]]:
+    """How far a trial has come, `seconds` after its beginning, and the newest report of each rank.
+    Rates are of its measured steps so far; without `timed`, where these are slowed, there are none.
+    """
+    progress = trial_progress(folder)
+    # of each process the newest alone: a long trial has written many
+    newest = [_newest_report(path) for path in sorted(folder.glob("wire-*.jsonl"))]
+    reports = last_reports([[report] for report in newest if report is not None])
+    rates = reports if timed else ()
+    counters = progress.counters if progress else None
+    beat = Heartbeat(
+        phase=progress.phase if progress else None,
+        steps=progress.steps if progress else 0,
+        seconds=seconds,
+        ranks=len(reports),
+        samples_per_s=samples_per_second(rates),
+        loading_share=loading_share(rates),
+        rates_over_s=max((sum(report.step_s) for report in rates), default=0.0) or None,
+        loss=counters.loss if counters else None,
+        loss_rank=progress.rank
+        if progress and not (counters and counters.loss_is_of_all_ranks)
+        else None,
+        allocated_bytes=counters.allocated_bytes if counters else None,
+        reserved_bytes=counters.reserved_bytes if counters else None,
+    )
+    return beat, reports
+
+
+def _newest_report(path: Path) -> Report | None:
+    lines = tail(path, _REPORT_BYTES).splitlines()
+    of_reports = (line for line in reversed(lines) if line.startswith('{"event": "report"'))
+    decoded = (codec.event_of(line.encode(), wire.Report) for line in of_reports)
+    return next(filter(None, decoded), None)
 
 
 def silent_s(folder: Path) -> float:
@@ -309,6 +345,7 @@ class Heartbeats:
             host_used_share=max(0.0, 1 - free / total) if total else None,
             alloc_retries=most(progress.alloc_retries for progress in counters),
             retry_streak=max((progress.retry_streak for progress in counters), default=0),
+            rates_over_s=max((rank.train_s for rank in lately), default=None),
         )
 
     def _add(self, path: Path) -> None:
