@@ -3,6 +3,7 @@ all failures; and while it goes on, where a trial is, and of a run steps, speed 
 once a second.
 """
 
+import contextlib
 import statistics
 import time
 from collections import deque
@@ -297,7 +298,10 @@ def _newest_report(path: Path) -> Report | None:
 
 def silent_s(folder: Path) -> float:
     """How long no process of a trial or a run has printed or reported anything."""
-    times = [path.stat().st_mtime for path in folder.glob("*.*")]
+    times = []
+    for path in folder.glob("*.*"):
+        with contextlib.suppress(FileNotFoundError):  # a snapshot that has just been replaced
+            times.append(path.stat().st_mtime)
     return time.time() - max(times, default=time.time())
 
 

@@ -17,9 +17,9 @@ from brimful.values import CardProcess, CardStatus, HostStatus
 # How often the memory of all processes is read, and the share of the time that this may take: the
 # kernel walks over their pages meanwhile (as in `measure.attempt`).
 _MEMORY_EVERY_S, _MEMORY_TIME_SHARE = 5.0, 0.002
-# why a clock is not higher, by the bits of nvmlDeviceGetCurrentClocksEventReasons
+# why a clock is not higher, by the bits of nvmlDeviceGetCurrentClocksEventReasons; without 0x1, an
+# idle card
 _THROTTLED_BY = {
-    0x1: "it is idle",
     0x2: "clocks set for applications",
     0x4: "its power limit",
     0x8: "a slowdown of the hardware",

@@ -1,6 +1,8 @@
 """A `Status` in words: the run at hand, and its machine. `draw` lays both out for a terminal, side
 by side where it is wide enough."""
 
+from dataclasses import replace
+
 from rich.console import ConsoleRenderable, Group
 from rich.table import Table as Grid
 from rich.text import Text
@@ -10,6 +12,7 @@ from brimful.show.console import drawn
 from brimful.show.progress import whole_seconds
 from brimful.show.section import Column, Facts, Findings, Section, Table
 from brimful.show.text import (
+    ABSENT_TEXT,
     Cell,
     bytes_text,
     count_text,
@@ -20,10 +23,10 @@ from brimful.show.text import (
     share_text,
     speed_text,
 )
-from brimful.units import counted
+from brimful.units import GIB, counted
 from brimful.values import CardStatus, HostStatus, Source, State, Status
 
-SIDE_BY_SIDE = 120  # columns from which the machine stands beside the run
+SIDE_BY_SIDE = 116  # columns from which the machine stands beside the run
 SILENT_S = 15.0  # what prints or reports nothing for so long is said to be silent. Assumed
 NEARLY_FULL = 0.95  # of a card or the host (assumed)
 
@@ -43,6 +46,12 @@ def draw(status: Status, width: int) -> ConsoleRenderable:
     return Group(first, Text("Measured, unless it says otherwise.\n", "dim"), body, *_tail(status))
 
 
+_WHERE = {
+    "device": " on the card",
+    "host": " on the host",
+    "reserved": " reserved by PyTorch",
+    "allocated": " allocated by PyTorch",
+}
 _TONES = {
     State.GOING: "green",
     State.ENDED: "",
@@ -81,10 +90,13 @@ def state_text(status: Status) -> str:
         return f"{name}: whether it goes on is not known without --pid{done}"
     if status.state is State.CUT_OFF:
         alive = status.host.processes
-        left = (
-            f"; {counted(alive, 'process', 'processes')} of its command still run" if alive else ""
+        runs = (
+            "processes of its command still run"
+            if alive != 1
+            else "process of its command still runs"
         )
-        return f"{name} was cut off, brimful itself was killed{left}: {status.message}"
+        left = f"; {alive} {runs}" if alive else ""
+        return f"{name}: {status.message} brimful itself is gone{left}."
     code = "" if status.exit_code is None else f" with exit code {status.exit_code}"
     own = status.command_exit_code
     how = f"signal {-own}" if own is not None and own < 0 else f"exit code {own}"
@@ -101,10 +113,13 @@ def line(status: Status) -> str:
 def run_sections(status: Status) -> list[Section]:
     words = [("command", Cell(masking.text(status.command)))] if status.command else []
     settings = [("settings", Cell(settings_text(status.settings)))] if status.settings else []
-    rows = (*words, *settings, *_numbers(status))
+    device = [("device", Cell(status.device.label))] if status.device is not None else []
+    rows = (*words, *settings, *device, *_numbers(status))
     sections: list[Section] = [Facts("", rows)] if rows else []
     if status.findings:
-        sections.append(Findings("Findings", status.findings))
+        # why it matters stands in a report: here it would push the last lines off the screen
+        short = tuple(replace(finding, explanation="") for finding in status.findings)
+        sections.append(Findings("Findings", short))
     return sections
 
 
@@ -113,7 +128,9 @@ def _numbers(status: Status) -> list[tuple[str, Cell]]:
     beat, left = status.beat, status.left
     rows = {
         "memory": _memory(status),
-        "phase": Cell(_phase_text(status)) if beat is not None else None,
+        "phase" if status.message is None else "last seen": Cell(_phase_text(status))
+        if beat is not None
+        else None,
         "loss": Cell(f"{beat.loss:.4g}{_of_rank(status)}")
         if beat is not None and beat.loss is not None
         else None,
@@ -141,7 +158,7 @@ def _phase_text(status: Status) -> str:
         return "no step yet"
     of = f" of {status.planned_steps:,}" if status.planned_steps is not None else ""
     ranks = f", {beat.ranks} ranks" if beat.ranks > 1 else ""
-    return f"{beat.phase or 'ended'}, step {beat.steps:,}{of}{ranks}"
+    return f"{beat.phase or 'train'}, step {beat.steps:,}{of}{ranks}"
 
 
 def _of_rank(status: Status) -> str:
@@ -176,7 +193,8 @@ def _memory(status: Status) -> Cell | None:
         gpu is not None and device and device.kind == "imaginary"
     ):
         source = Source.PREDICTED if gpu is not None else Source.MEASURED
-        now = f"peak so far {bytes_text(peak[1])} {peak[0]} ({source.value})" if peak else ""
+        last = " by its last report" if status.exit_code is None else ""
+        now = f"peak {bytes_text(peak[1])}{_WHERE[peak[0]]}{last} ({source.value})" if peak else ""
         total = int(gpu.total_bytes.value) if gpu is not None else total
     elif status.device_bytes is not None:
         now = f"{bytes_text(status.device_bytes)} now on the card"
@@ -222,20 +240,20 @@ def _host(host: HostStatus) -> tuple[tuple[str, Cell], ...]:
         ("memory", Cell(memory + of, tone="bad" if full else "")),
         ("cores", Cell(f"{count_text(host.cores)}{busy}")),
     ]
-    if host.processes is not None:
+    if host.processes:
         size = f", {bytes_text(host.processes_bytes)}" if host.processes_bytes else ""
         rows.append(("watched", Cell(counted(host.processes, "process", "processes") + size)))
     return tuple(rows)
 
 
 def _cards(cards: tuple[CardStatus, ...]) -> Table:
-    numbers = ("memory", "busy", "power", "temp.", "clock")
+    numbers = ("memory, GiB", "busy", "power, W", "°C", "clock, MHz")
     columns = Column("#"), *(Column(name, right=True) for name in numbers)
     notes = []
     for card in cards:
         if card.throttled_by:
             notes.append(
-                f"Card {card.index}: its clock is held by {' and '.join(card.throttled_by)}."
+                f"Card {card.index}: its clock is held down by {' and '.join(card.throttled_by)}."
             )
         held = [
             f"{p.name} ({p.pid}) {bytes_text(p.bytes)}{', watched' if p.watched else ''}"
@@ -250,20 +268,18 @@ def _cards(cards: tuple[CardStatus, ...]) -> Table:
 
 def _card_row(card: CardStatus) -> tuple[Cell, ...]:
     full = card.used_bytes > NEARLY_FULL * card.total_bytes
+    memory = _of(card.used_bytes / GIB, card.total_bytes / GIB, ".3g")
     return (
         Cell(str(card.index)),
-        Cell(
-            f"{bytes_text(card.used_bytes)} of {bytes_text(card.total_bytes)}",
-            tone="bad" if full else "",
-        ),
+        Cell(memory, tone="bad" if full else ""),
         Cell(share_text(card.busy_share)),
-        Cell(_of(card.power_w, card.power_limit_w, "W")),
-        Cell("–" if card.temperature_c is None else f"{card.temperature_c} °C"),
-        Cell(_of(card.clock_mhz, card.highest_clock_mhz, "MHz")),
+        Cell(_of(card.power_w, card.power_limit_w)),
+        Cell(count_text(card.temperature_c)),
+        Cell(_of(card.clock_mhz, card.highest_clock_mhz)),
     )
 
 
-def _of(value: float | None, most: float | None, unit: str) -> str:
+def _of(value: float | None, most: float | None, digits: str = ",.0f") -> str:
     if value is None:
-        return "–"
-    return f"{value:,.0f} {unit}" if most is None else f"{value:,.0f} of {most:,.0f} {unit}"
+        return ABSENT_TEXT
+    return f"{value:{digits}}" if most is None else f"{value:{digits}} of {most:{digits}}"

@@ -55,14 +55,15 @@ _CONFIG = "trial_config.json"
 
 @dataclass(frozen=True)
 class _Part:
-    """A start of the command: the one that goes on, or the last one."""
+    """A start of the command: the one that goes on, or the last one of a run."""
 
     name: str
     folder: Path
+    began_unix_s: float
     settings: dict[str, Setting] = field(default_factory=dict)
     argv: tuple[str, ...] = ()
     beginning: bool = False  # it began with the first step
-    ended: Attempt | TrialResult | None = None
+    ended: Attempt | None = None
     config: wire.TrialConfig | None = None  # of a trial that goes on
 
 
@@ -163,7 +164,7 @@ class Monitor:
             "verb": opened.verb,
             "device": opened.device,
             "budget": opened.budget,
-            "command": shlex.join(opened.command.argv) if opened.command else None,
+            "command": _words(opened.command, {}) if opened.command else None,
             "state": State.GOING if goes_on else State.ENDED if closed else State.CUT_OFF,
             "findings": tuple(dict.fromkeys(record.notes)),
         }
@@ -198,10 +199,9 @@ class Monitor:
         left = trial_left(config, reports, time.time()) if config else None
         if goes_on and part.beginning and not part.ended:
             left = time_left(part.argv, beat.steps, sample)
-        words = part.argv or commands.filled(command, part.settings)
         return {
             "part": part.name,
-            "command": shlex.join(words),
+            "command": shlex.join(part.argv) or _words(command, part.settings),
             "settings": part.settings,
             "beat": beat,
             "planned_steps": config.steps + config.warmup_steps if config and counts else None,
@@ -224,18 +224,16 @@ class Monitor:
         """How far it is, and what its ranks reported last."""
         ended = part.ended
         if ended is not None:
-            before = ended.course[-1] if isinstance(ended, Attempt) and ended.course else None
-            steps = max((report.steps for report in ended.reports), default=0)
             beat = replace(
-                before or Heartbeat(None, 0, 0.0),
-                steps=steps,
+                ended.course[-1] if ended.course else Heartbeat(None, 0, 0.0),
+                steps=ended.steps,
                 seconds=ended.duration_s,
                 samples_per_s=ended.samples_per_s,
                 loading_share=ended.loading_share,
                 rates_over_s=None,
             )
             return beat, ended.reports
-        seconds = time.time() - (part.folder / _CONFIG).stat().st_mtime
+        seconds = time.time() - part.began_unix_s
         if part.config is not None:
             return gather.trial_beat(part.folder, seconds, not part.config.measure_host_memory)
         if self._heartbeats is None or self._heartbeats[0] != part.folder:
@@ -263,6 +261,7 @@ class Monitor:
 
 
 def _part_of(record: Record) -> _Part | None:
+    """None between two trials, and of a search that has ended: its answer says more."""
     run = record.run
     if run is not None:
         last: Attempt | AttemptStarted | None = run.going or next(reversed(run.attempts), None)
@@ -271,6 +270,7 @@ def _part_of(record: Record) -> _Part | None:
         return _Part(
             f"attempt {last.number}",
             Path(record.folder) / last.folder,
+            last.started_unix_s,
             values_in_force(last.settings),
             last.argv,
             not last.resumed and run.started.goes_on is None,
@@ -279,12 +279,13 @@ def _part_of(record: Record) -> _Part | None:
     number = len(record.trials) + 1
     folder = Path(record.folder) / f"trial-{number:03d}"
     if (config := _config_in(folder)) is not None and record.closed is None:
-        return _Part(f"trial {number}", folder, config.settings, config=config)
-    if not record.trials:
-        return None
-    ended = record.trials[-1]
-    folder = Path(record.folder) / ended.folder
-    return _Part(f"trial {number - 1}", folder, ended.trial.settings, ended=ended)
+        began_unix_s = (folder / _CONFIG).stat().st_mtime
+        return _Part(f"trial {number}", folder, began_unix_s, config.settings, config=config)
+    return None
+
+
+def _words(command: Command, settings: dict[str, Setting]) -> str:
+    return shlex.join(commands.filled(command, command.given | settings))
 
 
 def _config_in(folder: Path) -> wire.TrialConfig | None:
