@@ -20,7 +20,6 @@ from unittest.mock import patch
 from brimful.codec import SCHEMA
 from brimful.command import parse
 from brimful.errors import RecordUnreadable
-from brimful.measure import machine_watch
 from brimful.record import RecordWriter
 from brimful.values import (
     Budget,
@@ -33,6 +32,7 @@ from brimful.values import (
     Source,
     State,
     Status,
+    TriedSize,
 )
 from brimful.verbs.monitor import Monitor
 from tests.brimful.end_to_end.helper import environment
@@ -113,11 +113,11 @@ def watched() -> Watched:
     began_s = time.monotonic()
     process = _start(folder, home)
     statuses, seconds = {}, {}
-    with patch.object(machine_watch, "_nvml", lambda: None):  # as on a machine without a card
+    with patch.dict(sys.modules, pynvml=None):  # as on a machine without a card
         monitor = _monitor(home)
         moments: dict[str, tuple[Callable[[Status], bool], str]] = {
             "before": (lambda s: bool(s.tail) and (s.host.processes or 0) > 0, "train"),
-            "train": (lambda s: s.left is not None and "stdout" in s.tail, "evaluate"),
+            "train": (lambda s: s.left_s is not None and "stdout" in s.tail, "evaluate"),
             "eval": (lambda s: s.beat is not None and s.beat.phase == "eval", "fail"),
             "failed": (lambda s: s.state is State.ENDED, ""),
         }
@@ -207,7 +207,14 @@ def _plan_in(home: Path, folder: Path) -> None:
                 True,
                 3,
                 0,
-                Estimate(PLANNED_PEAK_BYTES, Source.MEASURED),
-                Estimate(PLANNED_RATE, Source.MEASURED),
+                sizes=(
+                    TriedSize(4, True, Estimate(1.0, Source.MEASURED)),
+                    TriedSize(
+                        BATCH_SIZE,
+                        True,
+                        Estimate(PLANNED_PEAK_BYTES, Source.MEASURED),
+                        samples_per_s=Estimate(PLANNED_RATE, Source.MEASURED),
+                    ),
+                ),
             )
         )

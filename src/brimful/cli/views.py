@@ -20,7 +20,7 @@ from brimful.show.markdown import render_markdown
 from brimful.show.progress import PLAIN_EVERY_S, Progress, RunProgress
 from brimful.show.queues import queue_text, request_facts
 from brimful.show.section import Section
-from brimful.values import QueueRequest, Record, State, Status, Verdict
+from brimful.values import QueueRequest, Record, Status, Verdict
 
 DOES_NOT_FIT = 3
 _NO_WIDTH = 10_000
@@ -184,8 +184,8 @@ def write(record: Record, format: str, out: Path | None) -> Path:
 
 
 def show_monitor(read: Callable[[], Status], once: bool, export: Path | None, json: bool) -> int:
-    """How it stands: once, or live on a terminal; off one, a line every few seconds until it has
-    ended."""
+    """How it stands: once, or live on a terminal; off one, a line every few seconds until its
+    end."""
 
     def look() -> Status:
         status = read()
@@ -193,23 +193,24 @@ def show_monitor(read: Callable[[], Status], once: bool, export: Path | None, js
             prometheus.export(status, export)
         return status
 
-    if json:
-        print(codec.answer(look()))
-    elif once:
-        screen = console.make_console()
-        screen.print(monitor_sections.draw(look(), screen.width))
-    elif sys.stdout.isatty():
+    if not (once or json) and sys.stdout.isatty():
         from brimful.show.monitor_app import MonitorApp
 
         if (error := MonitorApp(look, _LOOK_EVERY_S).run()) is not None:
             raise error
-    else:
-        while True:
-            status = look()
-            print(monitor_sections.line(status), flush=True)
-            if status.state in (State.ENDED, State.CUT_OFF):
-                break
-            time.sleep(PLAIN_EVERY_S)
+        return 0
+    status = look()
+    if json:
+        print(codec.answer(status))
+    elif once:
+        screen = console.make_console()
+        screen.print(monitor_sections.draw(status, screen.width))
+    while not (once or json):
+        print(monitor_sections.line(status), flush=True)
+        if status.message is not None:
+            break
+        time.sleep(PLAIN_EVERY_S)
+        status = look()
     return 0
 
 

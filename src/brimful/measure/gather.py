@@ -7,7 +7,7 @@ import contextlib
 import statistics
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -23,7 +23,6 @@ from brimful_inside import wire
 # enough to show a change.
 WINDOW_S = 20.0
 _TAIL_BYTES = 4096
-_REPORT_BYTES = 4 << 20  # of a wire file: more than its last report takes
 _HEAD_BYTES = 4096  # of a wire file: enough for the roles that a process reports first
 
 
@@ -252,48 +251,18 @@ def most(values: Iterable[int | None]) -> int | None:
 
 def trial_progress(folder: Path) -> wire.Progress | None:
     """The latest that any process of a trial reported; None before the first."""
-    lines = (
-        line
-        for path in folder.glob("wire-*.jsonl")
-        for line in tail(path, _TAIL_BYTES).splitlines()
-    )
-    reported = filter(None, (codec.event_of(line.encode(), wire.Progress) for line in lines))
-    return max(reported, key=lambda progress: progress.unix_s, default=None)
+    newest = (progress for _, progress in _newest_progress(folder))
+    return max(newest, key=lambda progress: progress.unix_s, default=None)
 
 
-def trial_beat(folder: Path, seconds: float, timed: bool) -> tuple[Heartbeat, tuple[Report, ...]]:
-    """How far a trial has come, `seconds` after its beginning, and the newest report of each rank.
-    Rates are of its measured steps so far; without `timed`, where these are slowed, there are none.
-    """
-    progress = trial_progress(folder)
-    # of each process the newest alone: a long trial has written many
-    newest = [_newest_report(path) for path in sorted(folder.glob("wire-*.jsonl"))]
-    reports = last_reports([[report] for report in newest if report is not None])
-    rates = reports if timed else ()
-    counters = progress.counters if progress else None
-    beat = Heartbeat(
-        phase=progress.phase if progress else None,
-        steps=progress.steps if progress else 0,
-        seconds=seconds,
-        ranks=len(reports),
-        samples_per_s=samples_per_second(rates),
-        loading_share=loading_share(rates),
-        rates_over_s=max((sum(report.step_s) for report in rates), default=0.0) or None,
-        loss=counters.loss if counters else None,
-        loss_rank=progress.rank
-        if progress and not (counters and counters.loss_is_of_all_ranks)
-        else None,
-        allocated_bytes=counters.allocated_bytes if counters else None,
-        reserved_bytes=counters.reserved_bytes if counters else None,
-    )
-    return beat, reports
-
-
-def _newest_report(path: Path) -> Report | None:
-    lines = tail(path, _REPORT_BYTES).splitlines()
-    of_reports = (line for line in reversed(lines) if line.startswith('{"event": "report"'))
-    decoded = (codec.event_of(line.encode(), wire.Report) for line in of_reports)
-    return next(filter(None, decoded), None)
+def _newest_progress(folder: Path) -> Iterator[tuple[str, wire.Progress]]:
+    """(Its file, the newest progress) of each process. Those of a trial append it to what they
+    report; those of a run replace it."""
+    for path in (*folder.glob("wire-*.jsonl"), *folder.glob("latest-progress-*.jsonl")):
+        for line in reversed(tail(path, _TAIL_BYTES).splitlines()):
+            if (progress := codec.event_of(line.encode(), wire.Progress)) is not None:
+                yield path.name, progress
+                break
 
 
 def silent_s(folder: Path) -> float:
@@ -306,18 +275,18 @@ def silent_s(folder: Path) -> float:
 
 
 class Heartbeats:
-    """Of the ranks of a run whose wire files are in `folder`."""
+    """Of the ranks of a run, or of a trial, whose wire files are in `folder`."""
 
     def __init__(self, folder: Path):
-        self._folder = folder
+        self.folder = folder
         self._seen: dict[str, deque[wire.Progress]] = {}  # by file: those of the window
 
     def read(self, seconds: float, host_bytes: int | None) -> Heartbeat:
         """`seconds` since the attempt began; `host_bytes`: resident memory of all its processes,
         None where not known.
         """
-        for path in self._folder.glob("latest-progress-*.jsonl"):
-            self._add(path)
+        for name, progress in _newest_progress(self.folder):
+            self._add(name, progress)
         latest = sorted(
             (kept[-1] for kept in self._seen.values()),
             key=lambda progress: (progress.rank, -progress.steps),
@@ -352,14 +321,12 @@ class Heartbeats:
             rates_over_s=max((rank.train_s for rank in lately), default=None),
         )
 
-    def _add(self, path: Path) -> None:
-        events, _ = codec.read_wire_leniently(path)
-        for event in [event for event in events if isinstance(event, wire.Progress)]:
-            kept = self._seen.setdefault(path.name, deque())
-            if not kept or event.unix_s > kept[-1].unix_s:
-                kept.append(event)
-            while len(kept) > 2 and kept[1].unix_s < kept[-1].unix_s - WINDOW_S:
-                kept.popleft()
+    def _add(self, name: str, progress: wire.Progress) -> None:
+        kept = self._seen.setdefault(name, deque())
+        if not kept or progress.unix_s > kept[-1].unix_s:
+            kept.append(progress)
+        while len(kept) > 2 and kept[1].unix_s < kept[-1].unix_s - WINDOW_S:
+            kept.popleft()
 
     def _lately(self) -> list[RunCounters]:
         """What each rank that trains counted within the window; since it began where it did not

@@ -1,11 +1,11 @@
 """This machine at one moment, for who watches a run: its cards by NVML, its host memory and cores.
 
-Sources: NVML's API reference, "Device Queries" and "Clocks event reasons".
+Source: NVML's API reference, "Device Queries" and "Clocks event reasons".
 """
 
 import contextlib
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
 import psutil
@@ -32,50 +32,39 @@ _THROTTLED_BY = {
 
 
 class MachineWatch:
-    """Reads this machine again and again. `tree`: the processes that are watched."""
+    """Reads this machine again and again."""
 
-    def __init__(self, tree: ProcessTree | None, clock: Callable[[], float] = time.monotonic):
-        self._tree, self._clock = tree, clock
-        self._memory = (
-            MemorySampler(tree, None, _MEMORY_EVERY_S, _MEMORY_TIME_SHARE) if tree else None
-        )
-        self._nvml = _nvml()
-        psutil.cpu_percent()  # of the time between two calls: the first one begins it
-        self._looked = False
+    def __init__(self) -> None:
+        self._tree: ProcessTree | None = None
+        self._nvml: Any = None
+        with contextlib.suppress(Exception):  # no driver, no library, no permission: no card
+            import pynvml
+
+            pynvml.nvmlInit()  # stays so: beginning anew can take a second
+            self._nvml = pynvml
+
+    def follow(self, tree: ProcessTree) -> None:
+        """From now on these processes are watched."""
+        self._tree = tree
+        self._memory = MemorySampler(tree, None, _MEMORY_EVERY_S, _MEMORY_TIME_SHARE)
 
     def read(self) -> tuple[tuple[CardStatus, ...], HostStatus]:
-        watched = [p.pid for p in self._tree.members(thorough=True)] if self._tree else None
-        if self._memory is not None:
-            self._memory.poll(self._clock())
-        share, self._looked = (psutil.cpu_percent() / 100 if self._looked else None), True
-        memory_bytes = self._memory.latest_bytes if self._memory is not None and watched else None
-        here = HostStatus(
+        pids, cards = None, ()
+        if self._tree is not None:
+            pids = [process.pid for process in self._tree.members(thorough=True)]
+            self._memory.poll(time.monotonic())
+        with contextlib.suppress(Exception):  # none, or taken away meanwhile
+            count = self._nvml.nvmlDeviceGetCount()
+            cards = tuple(_card(self._nvml, index, pids or ()) for index in range(count))
+        return cards, HostStatus(
             total_bytes=host.total_bytes(),
             free_bytes=host.free_bytes(),
             cgroup_limit_bytes=host.Cgroup().memory_limit_bytes(),
             cores=host.cores(),
-            busy_share=share,
-            processes=len(watched) if watched is not None else None,
-            processes_bytes=memory_bytes or None,
+            busy_cores=host.busy_cores(0.1),
+            processes=None if pids is None else len(pids),
+            processes_bytes=self._memory.latest_bytes or None if pids else None,
         )
-        return _cards(self._nvml, watched or ()), here
-
-
-def _nvml() -> Any:
-    """The driver, for as long as this process lives: beginning anew can take a second. None without
-    one."""
-    with contextlib.suppress(Exception):  # no driver, no library, no permission: no card
-        import pynvml
-
-        pynvml.nvmlInit()
-        return pynvml
-    return None
-
-
-def _cards(nvml: Any, watched: Collection[int]) -> tuple[CardStatus, ...]:
-    with contextlib.suppress(Exception):  # a driver that is taken away meanwhile
-        return tuple(_card(nvml, index, watched) for index in range(nvml.nvmlDeviceGetCount()))
-    return ()
 
 
 def _card(nvml: Any, index: int, watched: Collection[int]) -> CardStatus:
@@ -84,36 +73,29 @@ def _card(nvml: Any, index: int, watched: Collection[int]) -> CardStatus:
     def ask(name: str, *more: Any) -> Any:
         """None for what this card, this driver or this binding does not say."""
         with contextlib.suppress(nvml.NVMLError, AttributeError):
-            return getattr(nvml, name)(card, *more)
-        return None
+            return getattr(nvml, f"nvmlDeviceGet{name}")(card, *more)
 
-    memory = accelerators.memory_of(nvml, card)
-    busy = ask("nvmlDeviceGetUtilizationRates")
-    power, limit = ask("nvmlDeviceGetPowerUsage"), ask("nvmlDeviceGetEnforcedPowerLimit")
-    reasons = ask("nvmlDeviceGetCurrentClocksEventReasons")
-    if reasons is None:
-        reasons = ask("nvmlDeviceGetCurrentClocksThrottleReasons")  # drivers before 535
-    held = {
-        process.pid: process.usedGpuMemory
-        for process in ask("nvmlDeviceGetComputeRunningProcesses") or ()
-        if process.usedGpuMemory is not None
-    }
+    memory, busy = accelerators.memory_of(nvml, card), ask("UtilizationRates")
+    power, limit = ask("PowerUsage"), ask("EnforcedPowerLimit")
+    # drivers before 535 know them by the second name
+    reasons = ask("CurrentClocksEventReasons") or ask("CurrentClocksThrottleReasons") or 0
+    held = [p for p in ask("ComputeRunningProcesses") or () if p.usedGpuMemory is not None]
     return CardStatus(
         index=index,
         name=nvml.nvmlDeviceGetName(card),
         total_bytes=int(memory.total),
         used_bytes=int(memory.used),
         processes=tuple(
-            CardProcess(pid, _name_of(pid), int(size), pid in watched)
-            for pid, size in sorted(held.items(), key=lambda item: -item[1])
+            CardProcess(p.pid, _name_of(p.pid), int(p.usedGpuMemory), p.pid in watched)
+            for p in sorted(held, key=lambda p: -p.usedGpuMemory)
         ),
-        busy_share=busy.gpu / 100 if busy is not None else None,
-        power_w=power / 1000 if power is not None else None,
-        power_limit_w=limit / 1000 if limit is not None else None,
-        temperature_c=ask("nvmlDeviceGetTemperature", 0),  # 0: of the chip
-        clock_mhz=ask("nvmlDeviceGetClockInfo", 1),  # 1: of its multiprocessors
-        highest_clock_mhz=ask("nvmlDeviceGetMaxClockInfo", 1),
-        throttled_by=tuple(text for bit, text in _THROTTLED_BY.items() if (reasons or 0) & bit),
+        busy_share=None if busy is None else busy.gpu / 100,
+        power_w=None if power is None else power / 1000,
+        power_limit_w=None if limit is None else limit / 1000,
+        temperature_c=ask("Temperature", 0),  # 0: of the chip
+        clock_mhz=ask("ClockInfo", 1),  # 1: of its multiprocessors
+        highest_clock_mhz=ask("MaxClockInfo", 1),
+        throttled_by=tuple(text for bit, text in _THROTTLED_BY.items() if reasons & bit),
     )
 
 

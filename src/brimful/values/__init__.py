@@ -73,11 +73,9 @@ from brimful.values.given import (
 from brimful.values.status import (
     CardProcess,
     CardStatus,
-    Expected,
     HostStatus,
     State,
     Status,
-    TimeLeft,
 )
 from brimful_inside.wire import (
     Asked,
@@ -114,7 +112,6 @@ __all__ = [
     "Epoch",
     "Estimate",
     "Execution",
-    "Expected",
     "Failure",
     "Gpu",
     "GridCell",
@@ -157,7 +154,6 @@ __all__ = [
     "SpeedEstimate",
     "State",
     "Status",
-    "TimeLeft",
     "Trial",
     "TrialKind",
     "TrialResult",

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from brimful.values.executions import Heartbeat
-from brimful.values.given import Budget, Device, Diagnostic, Estimate, Setting
+from brimful.values.given import Device, Diagnostic, Estimate
 from brimful_inside.wire import PhasePeak
 
 
@@ -13,8 +13,8 @@ class State(StrEnum):
     """Whether what is watched still goes on."""
 
     GOING = "going"
-    ENDED = "ended"  # by itself; its record says how
-    CUT_OFF = "cut_off"  # brimful was killed, and the record has no end
+    ENDED = "ended"
+    CUT_OFF = "cut_off"  # brimful itself is gone, and the record has no end
     UNKNOWN = "unknown"  # a training without brimful, whose process nobody named
 
 
@@ -36,15 +36,20 @@ class CardStatus:
     name: str
     total_bytes: int
     used_bytes: int  # by all processes
-    # those that hold memory; () where the driver does not say, as in many containers
-    processes: tuple[CardProcess, ...] = ()
-    busy_share: float | None = None  # of the last moment, in which some kernel ran
-    power_w: float | None = None
-    power_limit_w: float | None = None
-    temperature_c: int | None = None
-    clock_mhz: int | None = None  # of its multiprocessors
-    highest_clock_mhz: int | None = None
-    throttled_by: tuple[str, ...] = ()  # why the clock is not higher
+    # those that hold memory, the largest first; () where the driver does not say, as in many
+    # containers
+    processes: tuple[CardProcess, ...]
+    busy_share: float | None  # of the last moment, in which some kernel ran
+    power_w: float | None
+    power_limit_w: float | None
+    temperature_c: int | None
+    clock_mhz: int | None  # of its multiprocessors
+    highest_clock_mhz: int | None
+    throttled_by: tuple[str, ...]  # why the clock is not higher
+
+    @property
+    def watched_bytes(self) -> int:
+        return sum(process.bytes for process in self.processes if process.watched)
 
 
 @dataclass(frozen=True)
@@ -54,59 +59,35 @@ class HostStatus:
     total_bytes: int  # or the cgroup's limit, where that is less
     free_bytes: int  # that a new process can have
     cgroup_limit_bytes: int | None
-    cores: int
-    busy_share: float | None  # of all cores, by all processes; None at the first look
+    cores: int  # by affinity and cgroup quota
+    busy_cores: int  # by all processes
     processes: int | None = None  # that are watched; None: none are known
     processes_bytes: int | None = None  # resident memory of all of them
 
 
-@dataclass(frozen=True)
-class Expected:
-    """What an earlier record says of the settings in force."""
-
-    record_id: str
-    verb: str
-    memory: str  # "device" or "host"
-    peak_bytes: Estimate | None
-    samples_per_s: Estimate | None
-
-
-@dataclass(frozen=True)
-class TimeLeft:
-    """An estimate: the work that is left, at the present rate."""
-
-    seconds: float
-    of: str  # "the epoch", "--epochs 3"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """What is watched, and its machine, at `unix_s`."""
+    """What is watched, and its machine, at `unix_s`. Estimates have what they rest on as note."""
 
     unix_s: float
     of: str  # a record's id, a folder, "process 4711"
     state: State
-    verb: str | None = None
     command: str | None = None
     device: Device | None = None
     # how it ended, in a sentence; the exit codes of brimful and of the command
     message: str | None = None
     exit_code: int | None = None
     command_exit_code: int | None = None  # negative: a signal
-    part: str | None = None  # what goes on in it: "attempt 2", "trial 4"
-    settings: dict[str, Setting] = field(default_factory=dict)
+    part: str | None = None  # what goes on in it, or came last: "attempt 2", "trial 4"
     beat: Heartbeat | None = None
-    planned_steps: int | None = None  # of a trial
     silent_s: float | None = None  # since it last printed or reported something
     noise_scale: float | None = None  # of the gradient, in samples
-    # of the processes that are watched, on the card where they hold most; and of that card
-    device_bytes: int | None = None
-    card_bytes: int | None = None
     peak: PhasePeak | None = None  # so far, worst rank; of an imaginary card it is predicted
-    budget: Budget | None = None
-    expected: Expected | None = None
-    left: TimeLeft | None = None
+    # what an earlier record of the same command says of the settings in force
+    expected_peak_bytes: Estimate | None = None  # on the card, or on the host without one
+    expected_samples_per_s: Estimate | None = None
+    left_s: Estimate | None = None  # to the end of what the note names
     findings: tuple[Diagnostic, ...] = ()
     tail: dict[str, tuple[str, ...]] = field(default_factory=dict)  # last lines, by stream
-    cards: tuple[CardStatus, ...] = ()
+    cards: tuple[CardStatus, ...]
     host: HostStatus

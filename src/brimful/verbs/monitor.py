@@ -1,18 +1,20 @@
 """`monitor`: what a run at hand does, beside what was expected of it, and what its machine does.
 One `Status` each time it is asked; it reads files and counters, and changes nothing."""
 
+import contextlib
 import shlex
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
 from brimful import command as commands
 from brimful import masking
 from brimful.decide.audit.findings import findings
-from brimful.decide.monitor import expected, time_left, trial_left
+from brimful.decide.monitor import expected, time_left
 from brimful.decide.run.settings import BATCH_SIZE, values_in_force
 from brimful.errors import NoSuchRecord, UsageError
 from brimful.measure import engine_log, gather
@@ -21,7 +23,6 @@ from brimful.measure.machine_watch import MachineWatch
 from brimful.measure.output import STREAMS, last_lines
 from brimful.measure.process_tree import ProcessTree
 from brimful.record import (
-    FILE_NAME,
     is_being_written,
     list_records,
     made_here,
@@ -31,10 +32,9 @@ from brimful.record import (
 from brimful.show.headline import headline
 from brimful.values import (
     Attempt,
-    AttemptStarted,
     Command,
     Device,
-    Expected,
+    Estimate,
     Heartbeat,
     Outcome,
     Record,
@@ -46,274 +46,183 @@ from brimful.values import (
     TrialKind,
     TrialResult,
 )
-from brimful.verbs import run_plan
+from brimful.verbs.run_plan import card_of, is_same_card
 from brimful_inside import wire
 
 _LINES = 6  # of each stream
 _CONFIG = "trial_config.json"
 
 
-@dataclass(frozen=True)
-class _Part:
+class _Start(NamedTuple):
     """A start of the command: the one that goes on, or the last one of a run."""
 
     name: str
     folder: Path
+    settings: dict[str, Setting]
+    argv: tuple[str, ...]
     began_unix_s: float
-    settings: dict[str, Setting] = field(default_factory=dict)
-    argv: tuple[str, ...] = ()
-    beginning: bool = False  # it began with the first step
+    begins: bool = False  # its first step is the first of the training
     ended: Attempt | None = None
-    config: wire.TrialConfig | None = None  # of a trial that goes on
 
 
 class Monitor:
     """`name`: a record's id or folder, or the folder of a training on the engine; None: the newest
-    record in `home` that is being written, else the newest. `pid`: a process, whose machine is
+    record in `home` that is being written, else the newest. `pid`: any process, whose machine is
     watched, or that trains on the engine.
 
     Raises NoSuchRecord, and UsageError for a process that is not there.
     """
 
     def __init__(self, name: str | None = None, pid: int | None = None, home: Path | None = None):
-        self._process = _process(pid) if pid is not None else None
-        self._name, self._home = name, home
-        self._engine = Path(name).expanduser() if name and _is_of_engine(name) else None
-        self._folder = None
-        if self._engine is None and (pid is None or name is not None):
-            self._folder = Path(read_record(name or _at_hand(home), home).folder)
-        self._record: tuple[int, Record] | None = None  # by the size of its file
-        self._heartbeats: tuple[Path, Heartbeats] | None = None
-        self._expected: tuple[Any, Expected | None] | None = None
-        self._machine: tuple[Path | None, MachineWatch] | None = None
+        if pid is not None and not psutil.pid_exists(pid):
+            raise UsageError(f"there is no process {pid}", "it has ended", "look with: ps aux")
+        self._pid, self._engine, self._record = pid, None, None
+        if name and (Path(name) / engine_log.LOG).is_file():
+            self._engine = Path(name)
+        elif name or pid is None:
+            self._record = Path(read_record(name or _at_hand(home), home).folder)
+        self._machine, self._heartbeats = MachineWatch(), Heartbeats(Path())
+        if pid is not None:
+            self._machine.follow(ProcessTree(pid, ""))
 
     def read(self) -> Status:
         """How it stands now."""
-        config = None
-        if self._folder is not None:
-            seen, config = self._of_record(self._folder)
+        if self._record is not None:
+            seen = self._of_record(self._record)
         elif self._engine is not None:
-            seen = self._of_engine(self._engine)
+            beat, left_s, said = engine_log.read(self._engine)
+            seen = {"of": str(self._engine), "state": State.UNKNOWN, "beat": beat, "left_s": left_s}
+            seen["tail"] = {engine_log.LOG: said[-_LINES:]} if said else {}
+            seen["silent_s"] = time.time() - (self._engine / engine_log.LOG).stat().st_mtime
         else:
-            seen = self._of_process()
-        cards, host = self._watch(config).read()
-        held = [sum(p.bytes for p in card.processes if p.watched) for card in cards]
-        most = max(held, default=0)
-        return Status(
-            unix_s=time.time(),
-            device_bytes=most or None,
-            card_bytes=cards[held.index(most)].total_bytes if most else None,
-            cards=cards,
-            host=host,
-            **seen,
-        )
+            seen = {"of": f"process {self._pid}", "command": _words_of(self._pid)}
+        cards, host = self._machine.read()
+        if self._pid is not None:
+            ended = None if host.processes else "Who started it alone knows its exit code."
+            seen |= {"state": State.ENDED if ended else State.GOING, "message": ended}
+        return Status(unix_s=time.time(), cards=cards, host=host, **seen)
 
-    def _watch(self, config: Path | None) -> MachineWatch:
-        if self._machine is None or self._machine[0] != config:
-            tree = None
-            if self._process is not None:
-                tree = ProcessTree(self._process.pid, "")
-            elif config is not None:
-                tree = ProcessTree(0, str(config.resolve()))
-            self._machine = config, MachineWatch(tree)
-        return self._machine[1]
-
-    # --- a process, and a training on the engine
-
-    def _of_process(self) -> dict[str, Any]:
-        assert self._process is not None
-        goes_on = _is_alive(self._process)
-        ended = "it has ended; its exit code is known to the process that started it"
-        return {
-            "of": f"process {self._process.pid}",
-            "state": State.GOING if goes_on else State.ENDED,
-            "command": _command_of(self._process) if goes_on else None,
-            "message": None if goes_on else ended,
-        }
-
-    def _of_engine(self, folder: Path) -> dict[str, Any]:
-        log = engine_log.read(folder)
-        state = State.UNKNOWN
-        if self._process is not None:
-            state = State.GOING if _is_alive(self._process) else State.ENDED
-        return {
-            "of": str(folder),
-            "verb": "brimful_train",
-            "state": state,
-            "message": "it has done the epochs or steps that it was asked for"
-            if log.finished
-            else None,
-            "beat": log.beat,
-            "left": None if log.finished else log.left,
-            "findings": log.warnings,
-            "tail": {engine_log.LOG: log.messages[-_LINES:]} if log.messages else {},
-            "silent_s": time.time() - (folder / engine_log.LOG).stat().st_mtime,
-        }
-
-    # --- a record
-
-    def _of_record(self, folder: Path) -> tuple[dict[str, Any], Path | None]:
-        """What the record and its files say, and the config by which its processes are known."""
-        # before it is read: an end that is written meanwhile is not missed then
+    def _of_record(self, folder: Path) -> dict[str, Any]:
+        # before the record is read: an end that is written meanwhile is not missed then
         written = is_being_written(folder)
-        record = self._read(folder, again=not written)
-        opened, closed, part = record.opened, record.closed, _part_of(record)
+        record = read_record(folder)
+        opened, closed, command = record.opened, record.closed, record.opened.command
         goes_on = written and closed is None
         seen: dict[str, Any] = {
             "of": opened.record_id,
-            "verb": opened.verb,
-            "device": opened.device,
-            "budget": opened.budget,
-            "command": _words(opened.command, {}) if opened.command else None,
             "state": State.GOING if goes_on else State.ENDED if closed else State.CUT_OFF,
-            "findings": tuple(dict.fromkeys(record.notes)),
+            "device": opened.device,
+            "findings": record.notes,
         }
-        if closed is not None:
-            seen |= {
-                "message": closed.message or headline(record).sentence,
-                "exit_code": closed.exit_code,
-                "command_exit_code": part.ended.exit_code if part and part.ended else None,
-            }
-        elif not goes_on:
-            seen["message"] = headline(record).sentence
-        if part is None or opened.command is None:
-            return seen, None
-        return seen | self._of_part(record, opened.command, part, goes_on), part.folder / _CONFIG
+        if not goes_on:
+            seen["message"] = (closed and closed.message) or headline(record).sentence
+            seen["exit_code"] = closed and closed.exit_code
+        start = _start_of(record, command) if command is not None else None
+        if start is None or command is None:
+            given = commands.filled(command, command.given) if command is not None else ()
+            return {"command": shlex.join(given) or None, **seen}
+        return {**seen, **self._of_start(record, command, start, goes_on)}
 
-    def _read(self, folder: Path, again: bool) -> Record:
-        size = (folder / FILE_NAME).stat().st_size
-        if again or self._record is None or self._record[0] != size:
-            self._record = size, read_record(folder)
-        return self._record[1]
-
-    def _of_part(
-        self, record: Record, command: Command, part: _Part, goes_on: bool
+    def _of_start(
+        self, record: Record, command: Command, start: _Start, goes_on: bool
     ) -> dict[str, Any]:
-        beat, reports = self._beat(part)
-        sample = _sample(command, part, record.opened.device, beat, reports)
-        card = next((report.device_name for report in reports if report.device_name), None)
-        is_run = record.run is not None
-        found = findings(sample, command.given | part.settings, None, record.opened.machine)
-        config = part.config
-        counts = config and config.steps != wire.NO_LIMIT and config.settles_after is None
-        left = trial_left(config, reports, time.time()) if config else None
-        if goes_on and part.beginning and not part.ended:
-            left = time_left(part.argv, beat.steps, sample)
+        beat, reports = self._beat(start)
+        samples, rate = gather.samples_per_step(reports), beat.samples_per_s
+        device, opened = record.opened.device or Device("cpu", "cpu"), record.opened
+        # what an audit would take of it, with a step of late in place of all
+        sample = TrialResult(
+            trial=Trial(command, start.settings, device, TrialKind.AUDIT),
+            outcome=Outcome.COMPLETED,
+            duration_s=beat.seconds,
+            folder=start.name,
+            reports=reports,
+            samples_per_step=samples,
+            step_s=(samples / rate,) if samples and rate else (),
+            loading_share=beat.loading_share,
+        )
+        known: dict[str, Any] = {}
+        if reports and record.run is not None:
+            words, size = commands.signature(command), start.settings.get(BATCH_SIZE)
+            card = next((report.device_name for report in reports if report.device_name), None)
+            home, here = Path(record.folder).parent, opened.working_folder
+            known = _expected(home, here, words, size, card)
+        if goes_on and start.ended is None:
+            known = {**known, "silent_s": gather.silent_s(start.folder)}
+            if start.begins:
+                known["left_s"] = time_left(start.argv, beat.steps, sample)
+        found = findings(sample, command.given | start.settings, None, opened.machine)
+        tail = {name: last_lines(start.folder / f"{name}.txt", _LINES) for name in STREAMS}
         return {
-            "part": part.name,
-            "command": shlex.join(part.argv) or _words(command, part.settings),
-            "settings": part.settings,
+            "part": start.name,
+            "command": shlex.join(start.argv),
+            "command_exit_code": start.ended and start.ended.exit_code,
             "beat": beat,
-            "planned_steps": config.steps + config.warmup_steps if config and counts else None,
-            "silent_s": gather.silent_s(part.folder) if goes_on and not part.ended else None,
             "noise_scale": gather.noise_scale(reports),
             "peak": gather.whole_peak(reports),
-            "expected": self._expectation(record, command, part, card)
-            if is_run and reports
-            else None,
-            "left": left,
             "findings": (*dict.fromkeys((*record.notes, *found)),),
             "tail": {
-                name: tuple(map(masking.text, lines))
-                for name in STREAMS
-                if (lines := last_lines(part.folder / f"{name}.txt", _LINES))
+                name: tuple(map(masking.text, lines)) for name, lines in tail.items() if lines
             },
+            **known,
         }
 
-    def _beat(self, part: _Part) -> tuple[Heartbeat, tuple[Report, ...]]:
+    def _beat(self, start: _Start) -> tuple[Heartbeat, tuple[Report, ...]]:
         """How far it is, and what its ranks reported last."""
-        ended = part.ended
-        if ended is not None:
-            beat = replace(
-                ended.course[-1] if ended.course else Heartbeat(None, 0, 0.0),
-                steps=ended.steps,
-                seconds=ended.duration_s,
-                samples_per_s=ended.samples_per_s,
-                loading_share=ended.loading_share,
-                rates_over_s=None,
-            )
-            return beat, ended.reports
-        seconds = time.time() - part.began_unix_s
-        if part.config is not None:
-            return gather.trial_beat(part.folder, seconds, not part.config.measure_host_memory)
-        if self._heartbeats is None or self._heartbeats[0] != part.folder:
-            self._heartbeats = part.folder, Heartbeats(part.folder)
-        reports = gather.of_run(part.folder).reports
-        return self._heartbeats[1].read(seconds, None), reports
-
-    def _expectation(
-        self, record: Record, command: Command, part: _Part, card: str | None
-    ) -> Expected | None:
-        """What the newest earlier record of this command says of it: looked for once."""
-        size = part.settings.get(BATCH_SIZE)
-        if self._expected is None or self._expected[0] != (size, card):
-            home = Path(record.folder).parent
-            hits = (
-                expected(other, size)
-                for other, theirs in made_here(
-                    home, "tune", "predict", folder=record.opened.working_folder
-                )
-                if commands.signature(theirs) == commands.signature(command)
-                and run_plan.is_same_card(run_plan.card_of(other) or "", card or "")
-            )
-            self._expected = (size, card), next(filter(None, hits), None)
-        return self._expected[1]
+        if self._heartbeats.folder != start.folder:
+            self._heartbeats = Heartbeats(start.folder)
+            config = (start.folder / _CONFIG).resolve()
+            self._machine.follow(ProcessTree(0, str(config)))
+        ended = start.ended
+        if ended is None:
+            beat = self._heartbeats.read(time.time() - start.began_unix_s, None)
+            return beat, gather.of_run(start.folder).reports
+        beat = replace(
+            ended.course[-1] if ended.course else Heartbeat(None, 0, 0.0),
+            steps=ended.steps,
+            seconds=ended.duration_s,
+            samples_per_s=ended.samples_per_s,
+            loading_share=ended.loading_share,
+            rates_over_s=None,
+        )
+        return beat, ended.reports
 
 
-def _part_of(record: Record) -> _Part | None:
+def _start_of(record: Record, command: Command) -> _Start | None:
     """None between two trials, and of a search that has ended: its answer says more."""
     run = record.run
     if run is not None:
-        last: Attempt | AttemptStarted | None = run.going or next(reversed(run.attempts), None)
-        if last is None:
-            return None
-        return _Part(
+        last = run.going or next(reversed(run.attempts), None)
+        return last and _Start(
             f"attempt {last.number}",
             Path(record.folder) / last.folder,
-            last.started_unix_s,
             values_in_force(last.settings),
             last.argv,
+            last.started_unix_s,
             not last.resumed and run.started.goes_on is None,
             last if isinstance(last, Attempt) else None,
         )
     number = len(record.trials) + 1
     folder = Path(record.folder) / f"trial-{number:03d}"
-    if (config := _config_in(folder)) is not None and record.closed is None:
-        began_unix_s = (folder / _CONFIG).stat().st_mtime
-        return _Part(f"trial {number}", folder, began_unix_s, config.settings, config=config)
-    return None
-
-
-def _words(command: Command, settings: dict[str, Setting]) -> str:
-    return shlex.join(commands.filled(command, command.given | settings))
-
-
-def _config_in(folder: Path) -> wire.TrialConfig | None:
     try:
-        return wire.read_config(str(folder / _CONFIG))
+        config = wire.read_config(str(folder / _CONFIG))
+        began_unix_s = (folder / _CONFIG).stat().st_mtime
     except (OSError, ValueError, TypeError):
         return None
+    argv = commands.filled(command, command.given | config.settings)
+    return _Start(f"trial {number}", folder, config.settings, argv, began_unix_s)
 
 
-def _sample(
-    command: Command,
-    part: _Part,
-    device: Device | None,
-    beat: Heartbeat,
-    reports: tuple[Report, ...],
-) -> TrialResult:
-    """What is seen of it so far, as an audit takes it: with a step of late in place of all."""
-    samples = gather.samples_per_step(reports)
-    return TrialResult(
-        trial=Trial(command, part.settings, device or Device("cpu", "cpu"), TrialKind.AUDIT),
-        outcome=Outcome.COMPLETED,
-        duration_s=beat.seconds,
-        folder=part.folder.name,
-        reports=reports,
-        samples_per_step=samples,
-        step_s=(samples / beat.samples_per_s,) if samples and beat.samples_per_s else (),
-        loading_share=beat.loading_share,
+@cache
+def _expected(
+    home: Path, here: str | None, words: tuple[str, ...], size: Setting | None, card: str | None
+) -> dict[str, Estimate | None]:
+    """What the newest earlier record of these words says of it."""
+    hits = (
+        expected(record, size)
+        for record, command in made_here(home, "tune", "predict", folder=here)
+        if commands.signature(command) == words and is_same_card(card_of(record) or "", card or "")
     )
+    return next(filter(None, hits), {})
 
 
 def _at_hand(home: Path | None) -> Path:
@@ -328,33 +237,8 @@ def _at_hand(home: Path | None) -> Path:
     return next(filter(is_being_written, reversed(records)), records[-1])
 
 
-def _is_of_engine(name: str) -> bool:
-    folder = Path(name).expanduser()
-    return (folder / engine_log.LOG).is_file() and not (folder / FILE_NAME).is_file()
-
-
-def _process(pid: int) -> psutil.Process:
-    try:
-        return psutil.Process(pid)
-    except psutil.Error:
-        raise UsageError(
-            f"there is no process {pid}",
-            "it has ended, or the number is another one's",
-            "look with: ps aux",
-        ) from None
-
-
-def _is_alive(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return False
-
-
-def _command_of(process: psutil.Process) -> str | None:
-    try:
-        words = process.cmdline()
-    except psutil.Error:
-        return None
-    masking.learn(words)
-    return shlex.join(masking.words(words))
+def _words_of(pid: int | None) -> str | None:
+    """The command of a process; None where it has ended."""
+    with contextlib.suppress(psutil.Error):
+        return shlex.join(masking.words(psutil.Process(pid).cmdline()))
+    return None

@@ -23,6 +23,7 @@ def driver(count: int, processes: dict[int, dict[int, int | None]] | None = None
 
     answers = types.SimpleNamespace(
         NVMLError=NVMLError,
+        nvmlInit=lambda: None,
         nvmlMemory_v2=2,
         nvmlDeviceGetCount=lambda: count,
         nvmlDeviceGetHandleByIndex=lambda index: index,

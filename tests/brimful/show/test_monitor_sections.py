@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from brimful.measure.machine_watch import _cards
+from brimful.measure.machine_watch import _card
 from brimful.show.console import make_console
 from brimful.show.monitor_sections import draw, line, state_text
 from brimful.values import (
@@ -21,12 +21,10 @@ from brimful.values import (
     Device,
     Diagnostic,
     Estimate,
-    Expected,
     HostStatus,
     Source,
     State,
     Status,
-    TimeLeft,
 )
 from tests.brimful.measure.nvml import GIB, driver
 from tests.brimful.watched import watched
@@ -34,7 +32,7 @@ from tests.brimful.watched import watched
 pytestmark = pytest.mark.heavy
 
 FOLDER = Path(__file__).parent / "monitor_screens"
-HOST = HostStatus(16 * GIB, 9 * GIB, 16 * GIB, 8, 0.37, 1, 246 << 20)
+HOST = HostStatus(16 * GIB, 9 * GIB, 16 * GIB, 8, 3, 1, 246 << 20)
 SCREENS = [
     *((name, 80) for name in ("before", "train", "eval", "failed", "killed", "cards")),
     *((name, width) for name in ("train", "cards") for width in (120, 200)),
@@ -56,7 +54,7 @@ def steady(status: Status) -> Status:
         of="20261127-120000-run-train",
         command="python train.py --batch-size 8 --epochs 3",
         beat=replace(beat, seconds=12.0, **known),
-        left=status.left and TimeLeft(48.0, status.left.of),
+        left_s=status.left_s and replace(status.left_s, value=48.0),
         peak=status.peak and replace(status.peak, host_bytes=250 << 20),
         silent_s=status.silent_s and 0.5,
         host=replace(HOST, processes=status.host.processes),
@@ -70,24 +68,24 @@ def steady(status: Status) -> Status:
 
 
 def cards() -> tuple[CardStatus, ...]:
-    return _cards(driver(8, {2: {2**22 + 1: 18 * GIB, 2**22 + 2: GIB}}), [2**22 + 1])
+    nvml = driver(8, {2: {2**22 + 1: 18 * GIB, 2**22 + 2: GIB}})
+    return tuple(_card(nvml, index, [2**22 + 1]) for index in range(8))
 
 
 def on_cards() -> Status:
     """The same training, on the third of eight cards."""
     status = steady(watched().statuses["train"])
-    peak = Estimate(19.4 * GIB, Source.PREDICTED, 18.2 * GIB, 20.6 * GIB)
-    rate = Estimate(850.0, Source.PREDICTED)
+    peak = Estimate(19.4 * GIB, Source.PREDICTED, 18.2 * GIB, 20.6 * GIB, "by predict")
+    rate = Estimate(850.0, Source.PREDICTED, note="by predict")
     return replace(
         status,
         device=Device("accelerator", "cuda:2"),
         beat=replace(status.beat, reserved_bytes=17 * GIB, ranks=2, loss_rank=0),
-        device_bytes=18 * GIB,
-        card_bytes=80 * GIB,
         cards=cards(),
         noise_scale=1234.0,
         silent_s=45.0,
-        expected=Expected("20261126-120000-predict-train", "predict", "device", peak, rate),
+        expected_peak_bytes=peak,
+        expected_samples_per_s=rate,
     )
 
 
@@ -127,7 +125,7 @@ def test_the_live_view_stays_with_the_sentence_of_a_run_that_dies_while_it_is_wa
     run = watched().statuses
     first, last = live([run["train"], run["failed"]], 120)
     assert "goes on" in first[0] and not any("defect" in row for row in first)
-    assert "has ended with exit code 5 (the command's: exit code 1)" in last[0]
+    assert "has ended with exit code 5 (its command: exit code 1)" in last[0]
     assert "a defect of the script's own" in " ".join(last[:3])
 
 
@@ -150,7 +148,7 @@ def live(statuses: list[Status], width: int) -> list[list[str]]:
         async with app.run_test(size=(width, 44)) as pilot:
             for number in range(len(statuses)):
                 if number:
-                    app._look()
+                    app.look()
                 await app.workers.wait_for_complete()
                 await pilot.pause()
                 strips = app.screen._compositor.render_strips()
@@ -164,7 +162,7 @@ def live(statuses: list[Status], width: int) -> list[list[str]]:
 def test_off_a_terminal_a_line_has_it_all_and_the_end_is_a_line_of_its_own() -> None:
     run = watched().statuses
     text = line(steady(run["train"]))
-    assert text.startswith("run 20261127-120000-run-train goes on, attempt 1, 12 s; memory 246 MiB")
+    assert text.startswith("20261127-120000-run-train, attempt 1 goes on, 12 s; memory 246 MiB")
     assert "phase train, step 6; loss 0.25; speed 38.5 samples/s" in text and "\n" not in text
     assert line(steady(run["failed"])) == state_text(steady(run["failed"]))
 
@@ -172,17 +170,8 @@ def test_off_a_terminal_a_line_has_it_all_and_the_end_is_a_line_of_its_own() -> 
 def test_each_state_has_its_own_sentence() -> None:
     status = replace(steady(watched().statuses["train"]), part=None, beat=None)
     signalled = replace(status, state=State.ENDED, exit_code=5, command_exit_code=-9, message="m.")
-    assert state_text(signalled).endswith(
-        "has ended with exit code 5 (the command's: signal 9): m."
-    )
+    assert state_text(signalled).endswith("has ended with exit code 5 (its command: signal 9): m.")
     done = replace(status, state=State.ENDED, exit_code=0, command_exit_code=0, message="Done.")
     assert state_text(done).endswith("has ended with exit code 0: Done.")
     unknown = replace(status, state=State.UNKNOWN)
-    assert "not known without --pid" in state_text(unknown)
-
-
-def test_memory_that_is_not_of_the_kind_that_was_expected_is_not_set_beside_it() -> None:
-    status = steady(watched().statuses["train"])
-    assert "peak measured 700 MiB by tune" in drawn(status, 200)
-    on_card = replace(status, device=Device("accelerator", "cuda:0"))
-    assert "700 MiB" not in drawn(on_card, 200)
+    assert "not known" in state_text(unknown) and "--pid" in state_text(unknown)

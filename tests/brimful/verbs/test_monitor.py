@@ -11,7 +11,7 @@ import pytest
 
 from brimful.errors import NoSuchRecord, UsageError
 from brimful.record import read_record
-from brimful.values import Outcome, State
+from brimful.values import Estimate, Outcome, Source, State
 from brimful.verbs.monitor import Monitor
 from tests.brimful.watched import (
     BATCH_SIZE,
@@ -30,11 +30,10 @@ pytestmark = pytest.mark.heavy
 def test_a_run_that_goes_on_is_known_by_its_processes_and_its_time(moment):
     run = watched()
     status = run.statuses[moment]
-    assert (status.state, status.verb, status.part) == (State.GOING, "run", "attempt 1")
+    assert (status.state, status.part) == (State.GOING, "attempt 1")
     assert status.exit_code is None and status.message is None
     assert status.host.processes == 1 and status.host.processes_bytes > 20 << 20
     assert 0 < status.beat.seconds <= run.seconds[moment]
-    assert status.settings["batch_size"] == BATCH_SIZE
     assert status.command.endswith(f"train.py --batch-size {BATCH_SIZE} --epochs {EPOCHS}")
     assert status.silent_s < run.seconds[moment]
 
@@ -42,7 +41,10 @@ def test_a_run_that_goes_on_is_known_by_its_processes_and_its_time(moment):
 def test_before_the_first_step_nothing_of_training_is_said():
     status = watched().statuses["before"]
     assert (status.beat.steps, status.beat.loss, status.beat.samples_per_s) == (0, None, None)
-    assert (status.left, status.expected, status.peak, status.findings) == (None, None, None, ())
+    assert (status.left_s, status.expected_peak_bytes, status.peak, status.findings) == (
+        *(None, None, None),
+        (),
+    )
     assert status.tail == {"stdout": ("before",)}, "without what steers a terminal"
 
 
@@ -56,17 +58,18 @@ def test_in_training_step_loss_speed_and_loading_are_those_of_the_script():
 
 
 def test_the_plan_that_tune_left_of_the_command_is_what_it_is_set_beside():
-    expected = watched().statuses["train"].expected
-    assert (expected.verb, expected.memory) == ("tune", "host")
-    assert expected.peak_bytes.value == PLANNED_PEAK_BYTES
-    assert expected.samples_per_s.value == PLANNED_RATE
+    status = watched().statuses["train"]
+    assert status.expected_peak_bytes == Estimate(
+        PLANNED_PEAK_BYTES, Source.MEASURED, note="by tune"
+    )
+    assert status.expected_samples_per_s == Estimate(PLANNED_RATE, Source.MEASURED, note="by tune")
 
 
 def test_the_time_left_is_that_of_the_steps_that_its_command_asks_for():
     status = watched().statuses["train"]
     steps = EPOCHS * OF_EPOCH - STEPS
-    assert status.left.of == f"--epochs {EPOCHS}"
-    assert status.left.seconds == pytest.approx(steps * BATCH_SIZE / status.beat.samples_per_s)
+    assert status.left_s.note == f"--epochs {EPOCHS}"
+    assert status.left_s.value == pytest.approx(steps * BATCH_SIZE / status.beat.samples_per_s)
 
 
 def test_loading_is_a_finding_while_it_happens_in_the_words_of_an_audit():
@@ -88,7 +91,7 @@ def test_a_run_that_fails_while_it_is_watched_says_how_with_both_exit_codes():
     assert "a defect of the script's own" in status.message
     assert record.run.ended.outcome is Outcome.CRASHED
     assert status.beat.steps == record.run.attempts[0].steps == OF_EPOCH
-    assert status.left is None and status.silent_s is None
+    assert status.left_s is None and status.silent_s is None
     assert "RuntimeError: a defect" in status.tail["stderr"][-1]
 
 
@@ -140,15 +143,11 @@ def test_a_training_on_the_engine_is_read_from_its_own_log(tmp_path):
     )
     (tmp_path / "config.json").write_text(json.dumps({"epochs": 2.0, "max_steps": None}))
     status = Monitor(str(tmp_path)).read()
-    assert (status.state, status.verb, status.message) == (State.UNKNOWN, "brimful_train", None)
+    assert (status.state, status.message) == (State.UNKNOWN, None)
     assert (status.beat.steps, status.beat.loss, status.beat.samples_per_s) == (25, 0.5, 5.0)
-    assert (status.left.seconds, status.left.of) == (750 / 5.0, "epochs 2")
-    assert status.findings[0].problem == "p"
-    assert status.tail == {"log.jsonl": ("A batch was too large.",)}
+    assert (status.left_s.value, status.left_s.note) == (750 / 5.0, "epochs 2")
+    assert status.tail == {"log.jsonl": ("p", "A batch was too large.")}
     assert Monitor(str(tmp_path), pid=os.getpid()).read().state is State.GOING
-    log(rows, {**new, "epoch": 2.0, "samples_per_s": 5.0})
-    done = Monitor(str(tmp_path)).read()
-    assert done.left is None and "has done the epochs" in done.message
 
 
 def test_a_status_can_be_frozen_in_json():
