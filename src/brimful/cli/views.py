@@ -199,19 +199,17 @@ def show_monitor(read: Callable[[], Status], once: bool, export: Path | None, js
         if (error := MonitorApp(look, _LOOK_EVERY_S).run()) is not None:
             raise error
         return 0
-    status = look()
-    if json:
-        print(codec.answer(status))
-    elif once:
-        screen = console.make_console()
-        screen.print(monitor_sections.draw(status, screen.width))
-    while not (once or json):
-        print(monitor_sections.line(status), flush=True)
-        if status.message is not None:
-            break
+    while True:
+        status, screen = look(), console.make_console()
+        if json:
+            print(codec.answer(status))
+        elif once:
+            screen.print(monitor_sections.draw(status, screen.width))
+        else:
+            print(monitor_sections.line(status), flush=True)
+        if once or json or status.message is not None:
+            return 0
         time.sleep(PLAIN_EVERY_S)
-        status = look()
-    return 0
 
 
 def show_gpus(json: bool, prices: Path | None) -> int:

@@ -4,6 +4,7 @@ once a second.
 """
 
 import contextlib
+import json
 import statistics
 import time
 from collections import deque
@@ -16,13 +17,14 @@ from typing import Any, NamedTuple
 from brimful import codec
 from brimful.measure import host
 from brimful.measure.output import tail
-from brimful.values import Failure, Heartbeat, PhasePeak, Report, RunCounters
+from brimful.values import Estimate, Failure, Heartbeat, PhasePeak, Report, RunCounters, Source
 from brimful_inside import wire
 
 # : Rates are of the training time within this window: long enough for steps of seconds, short
 # enough to show a change.
 WINDOW_S = 20.0
 _TAIL_BYTES = 4096
+_LOG_BYTES = 1 << 20  # of the engine's log: its last hours
 _HEAD_BYTES = 4096  # of a wire file: enough for the roles that a process reports first
 
 
@@ -272,6 +274,28 @@ def silent_s(folder: Path) -> float:
         with contextlib.suppress(FileNotFoundError):  # a snapshot that has just been replaced
             times.append(path.stat().st_mtime)
     return time.time() - max(times, default=time.time())
+
+
+ENGINE_LOG = "log.jsonl"
+
+
+def of_engine(folder: Path) -> tuple[Heartbeat | None, Estimate | None, tuple[str, ...]]:
+    """(How far it is by its last line of progress, what time is left, what it had to say) of a
+    training on the engine without `brimful run`, by the log in its own folder: of its newest start,
+    as it appends to that log when it is resumed."""
+    rows: list[dict[str, Any]] = []
+    for line in tail(folder / ENGINE_LOG, _LOG_BYTES).splitlines():
+        with contextlib.suppress(ValueError):  # a line that is cut off
+            row = json.loads(line)
+            rows = [row] if row["event"] == "settings" else [*rows, row]
+    said = tuple(filter(None, (row.get("sentence") or row.get("problem") for row in rows)))
+    for row in reversed(rows):
+        if "samples_per_s" in row:
+            rate, left_s = row["samples_per_s"], row.get("left_s")
+            beat = Heartbeat("train", row["step"], row["elapsed_s"], 0, rate, None, row["loss"])
+            left = left_s and Estimate(left_s, Source.ESTIMATE, note="its epochs")
+            return beat, left, said
+    return None, None, said
 
 
 class Heartbeats:

@@ -7,6 +7,7 @@ from brimful.show.monitor_sections import draw
 from brimful.values import Status
 
 try:
+    from textual import work
     from textual.app import App, ComposeResult
     from textual.containers import VerticalScroll
     from textual.widgets import Footer, Static
@@ -37,11 +38,8 @@ class MonitorApp(App[Exception]):
         self.look()
         self.set_interval(self._every_s, self.look)
 
+    @work(thread=True, exclusive=True)  # reading the memory of many processes takes a moment
     def look(self) -> None:
-        """In a thread: reading the memory of many processes takes a moment."""
-        self.run_worker(self._look, thread=True, exclusive=True)
-
-    def _look(self) -> None:
         try:
             status = self._read()
         except (BrimfulError, OSError) as error:

@@ -22,7 +22,7 @@ from brimful.show.text import (
     speed_text,
 )
 from brimful.units import GIB, counted
-from brimful.values import CardStatus, State, Status
+from brimful.values import CardStatus, Heartbeat, HostStatus, State, Status
 
 SIDE_BY_SIDE = 116  # columns from which the machine stands beside the run
 SILENT_S = 15.0  # what prints or reports nothing for so long is said to be silent. Assumed
@@ -33,45 +33,45 @@ _WHERE = {"device": "on the card", "host": "on the host", "reserved": "reserved 
 def draw(status: Status, width: int) -> ConsoleRenderable:
     """All of it in `width` columns."""
     half = width // 2 - 1 if width >= SIDE_BY_SIDE else width
-    run, machine = _group(_run_sections(status), half), _group(_machine_sections(status), half)
+    # why a finding matters stands in a report: here it would push the last lines off the screen
+    short = tuple(replace(finding, explanation="") for finding in status.findings)
+    command = [("command", Cell(status.command))] if status.command else []
+    run = _group([Facts("", (*command, *_numbers(status))), Findings("Findings", short)], half)
+    machine = _group([_cards(status.cards), Facts("Host", _host(status.host))], half)
     body = Grid.grid(padding=(0, 2, 0, 0))
-    if half < width:
-        body.add_row(run, machine)
-    else:
-        body.add_row(Group(run, machine))
-    parts = [Text(state_text(status), _TONES.get(status.state, "bold yellow"))]
-    parts.append(Text("Measured, unless it says otherwise.\n", "dim"))
-    # lines that are too long are cut, so that the screen stands still
+    body.add_row(*([run, machine] if half < width else [Group(run, machine)]))
+    lines = [(state_text(status), _TONES.get(status.state, "bold yellow"))]
+    head = [*lines, ("Measured, unless it says otherwise.\n", "dim")]
     tail = [
+        # lines that are too long are cut, so that the screen stands still
         Text(text, style, no_wrap=True, overflow="ellipsis")
         for stream, lines in status.tail.items()
         for text, style in ((f"Last lines of {stream}", "bold"), *((row, "dim") for row in lines))
     ]
-    return Group(*parts, body, *tail)
+    return Group(*(Text(*row) for row in head), body, *tail)
 
 
 def _group(sections: list[Section], width: int) -> Group:
-    parts = [
-        part
-        for section in sections
-        for part in (Text(section.title, "bold"), drawn(section, width), Text(""))
-    ]
-    return Group(*(part for part in parts if part != Text("", "bold")))
+    """Those that are not empty, each with its title and a line below it."""
+    parts: list[ConsoleRenderable] = []
+    for section in sections:
+        if section not in (Findings(section.title, ()), Facts(section.title, ()), _cards(())):
+            parts += [Text(section.title, "bold")] if section.title else []
+            parts += [drawn(section, width), Text("")]
+    return Group(*parts)
 
 
 def state_text(status: Status) -> str:
     """What is watched, and whether it goes on; else how it ended."""
     name = status.of + (f", {status.part}" if status.part else "")
-    alive, own = status.host.processes, status.command_exit_code
-    match status.state:
-        case State.GOING:
-            beat = status.beat
-            return f"{name} goes on" + (f", {whole_seconds(beat.seconds)}" if beat else "")
-        case State.UNKNOWN:
-            return f"{name}: whether it goes on is not known (--pid names its process)"
-        case State.CUT_OFF:
-            runs = f"; {alive} of its command's processes still run" if alive else ""
-            return f"{name}: {status.message} brimful itself is gone{runs}."
+    alive, own, beat = status.host.processes, status.command_exit_code, status.beat
+    if status.state is State.GOING:
+        return f"{name} goes on" + (f", {whole_seconds(beat.seconds)}" if beat else "")
+    if status.state is State.UNKNOWN:
+        return f"{name}: whether it goes on is not known (--pid names its process)"
+    if status.state is State.CUT_OFF:
+        left = f"; still running: {counted(alive, 'process', 'processes')}" if alive else ""
+        return f"{name}: {status.message} brimful itself is gone{left}."
     code = "" if status.exit_code is None else f" with exit code {status.exit_code}"
     how = f"signal {-own}" if own is not None and own < 0 else f"exit code {own}"
     of_command = "" if own in (None, status.exit_code) else f" (its command: {how})"
@@ -84,99 +84,83 @@ def line(status: Status) -> str:
     return "; ".join((state_text(status), *(numbers if status.message is None else ())))
 
 
-def _run_sections(status: Status) -> list[Section]:
-    command = [("command", Cell(status.command))] if status.command else []
-    device = [("device", Cell(status.device.label))] if status.device is not None else []
-    sections: list[Section] = [Facts("", (*command, *device, *_numbers(status)))]
-    if status.findings:
-        # why it matters stands in a report: here it would push the last lines off the screen
-        short = tuple(replace(finding, explanation="") for finding in status.findings)
-        sections.append(Findings("Findings", short))
-    return sections
-
-
-def _numbers(status: Status) -> list[tuple[str, Cell]]:
+def _numbers(status: Status) -> tuple[tuple[str, Cell], ...]:
     """What is known of it."""
-    beat, left, silent_s = status.beat, status.left_s, status.silent_s
-    texts = {"memory": _memory(status)}
-    if beat is not None:
-        phase = f"{beat.phase}, step {beat.steps:,}" if beat.phase else "no step yet"
-        ranks = f", {beat.ranks} ranks" if beat.ranks > 1 else ""
-        rank = f" in rank {beat.loss_rank}" if ranks and beat.loss_rank is not None else ""
-        texts["phase" if status.message is None else "last seen"] = phase + ranks
-        texts["loss"] = f"{beat.loss:.4g}{rank}" if beat.loss is not None else ""
-        lately = beat.rates_over_s
-        over = f" in the last {whole_seconds(lately)} of training" if lately else ""
-        plan = status.expected_samples_per_s
-        planned = f"; {speed_text(plan.value)} {plan.source.value} {plan.note}" if plan else ""
-        rate = f"{speed_text(beat.samples_per_s)} samples/s{over}{planned}"
-        texts["speed"] = rate if beat.samples_per_s else ""
-        waited = beat.loading_share
-        texts["loading"] = f"{share_text(waited)} of the time waited for data" if waited else ""
-    if left is not None:
-        left_text = f"about {whole_seconds(left.value)} to the end of {left.note}"
-        texts["time left"] = f"{left_text} ({left.source.value})"
-    texts["learning"] = noise_text(status.noise_scale) if status.noise_scale else ""
-    if silent_s is not None and silent_s >= SILENT_S:
-        texts["silent"] = f"nothing printed or reported for {whole_seconds(silent_s)}"
-    return [(name, Cell(text)) for name, text in texts.items() if text]
+    beat, left, silent_s = status.beat or Heartbeat(None, 0, 0.0), status.left_s, status.silent_s
+    lately, rate, plan = beat.rates_over_s, beat.samples_per_s, status.expected_samples_per_s
+    over = f" in the last {whole_seconds(lately)} of training" if lately else ""
+    planned = f"; {speed_text(plan.value)} {plan.source.value} {plan.note}" if plan else ""
+    of_rank = f" in rank {beat.loss_rank}" if beat.ranks > 1 and beat.loss_rank is not None else ""
+    phase = f"{beat.phase}, step {beat.steps:,}" if beat.phase else "no step yet"
+    texts = {
+        "device": status.device.label if status.device is not None else "",
+        "memory": _memory(status),
+        "phase" if status.message is None else "last seen": phase if status.beat else "",
+        "ranks": str(beat.ranks) if beat.ranks > 1 else "",
+        "loss": f"{beat.loss:.4g}{of_rank}" if beat.loss is not None else "",
+        "speed": f"{speed_text(rate)} samples/s{over}{planned}" if rate is not None else "",
+        "loading": f"{share_text(beat.loading_share)} of the time waited for data"
+        if beat.loading_share is not None
+        else "",
+        "time left": f"about {whole_seconds(left.value)} to the end of {left.note} (estimate)"
+        if left is not None
+        else "",
+        "learning": noise_text(status.noise_scale) if status.noise_scale is not None else "",
+        "silent": f"nothing printed or reported for {whole_seconds(silent_s)}"
+        if silent_s is not None and silent_s >= SILENT_S
+        else "",
+    }
+    return tuple((name, Cell(text)) for name, text in texts.items() if text)
 
 
 def _memory(status: Status) -> str:
     """What it holds now, and of what kind; the peak that was expected of it; all that there is."""
     gpu = status.device.gpu if status.device is not None else None  # an imaginary one
     card = max(status.cards, key=lambda card: card.watched_bytes, default=None)
-    held = card.watched_bytes if card is not None else 0
     reserved = status.beat.reserved_bytes if status.beat is not None else None
     peak, value, over = memory_of(status.peak), status.expected_peak_bytes, status.message
     processes, resident = status.host.processes or 0, status.host.processes_bytes
-    parts, total = (
-        [],
-        None if reserved is not None else f"host has {bytes_text(status.host.total_bytes)}",
-    )
-    if card is not None and held:
-        total = f"card has {bytes_text(card.total_bytes)}"
+    parts, total = [], f"the host has {bytes_text(status.host.total_bytes)}"
     if (over or gpu is not None) and peak is not None:
         source = " (predicted)" if gpu is not None else ""
         parts = [f"peak {bytes_text(peak[1])} {_WHERE[peak[0]]} by its last report{source}"]
-    elif held:
-        parts = [f"{bytes_text(held)} now on the card"]
+    elif card is not None and card.watched_bytes:
+        parts = [f"{bytes_text(card.watched_bytes)} now on the card"]
     elif reserved is None and resident is not None and gpu is None:
-        parts = [
-            f"{bytes_text(resident)} now, resident in {counted(processes, 'process', 'processes')}"
-        ]
+        of = counted(processes, "process", "processes")
+        parts = [f"{bytes_text(resident)} now, resident in {of}"]
     if reserved is not None and not over:
         parts.append(f"{bytes_text(reserved)} reserved by PyTorch")
     if value is not None:
         around = interval_text(value.low, value.high, value.value)
-        around = f" ({around})" if around else ""
-        parts.append(f"peak {value.source.value} {bytes_text(value.value)}{around} {value.note}")
+        size = bytes_text(value.value) + (f" ({around})" if around else "")
+        parts.append(f"peak {value.source.value} {size} {value.note}")
     if gpu is not None:
-        total = f"card has {bytes_text(gpu.total_bytes.value)}"
-    return "; ".join([*parts, f"the {total}"] if parts and total else parts)
+        total = f"the card has {bytes_text(gpu.total_bytes.value)}"
+    elif status.device is not None and status.device.kind != "cpu" and card is not None:
+        total = f"the card has {bytes_text(card.total_bytes)}"
+    return "; ".join([*parts, total] if parts else [])
 
 
-def _machine_sections(status: Status) -> list[Section]:
-    """The cards, then the host."""
-    host = status.host
-    used, watched = host.total_bytes - host.free_bytes, host.processes_bytes
+def _host(host: HostStatus) -> tuple[tuple[str, Cell], ...]:
+    used, total = bytes_text(host.total_bytes - host.free_bytes), bytes_text(host.total_bytes)
     limit = " (limit of the cgroup)" if host.cgroup_limit_bytes == host.total_bytes else ""
-    rows = {
-        "memory": f"{bytes_text(used)} of {bytes_text(host.total_bytes)} in use{limit}",
+    texts = {
+        "memory": f"{used} of {total} in use{limit}",
         "cores": f"{host.busy_cores} of {host.cores} busy",
-        "watched": counted(host.processes or 0, "process", "processes")
-        + (f", {bytes_text(watched)}" if watched else ""),
+        "watched": f"{counted(host.processes, 'process', 'processes')}, "
+        f"{bytes_text(host.processes_bytes)}"
+        if host.processes
+        else "",
     }
-    texts = [(name, Cell(text)) for name, text in rows.items() if name != "watched" or watched]
-    return [*_cards(status.cards), Facts("Host", tuple(texts))]
+    return tuple((name, Cell(text)) for name, text in texts.items() if text)
 
 
-def _cards(cards: tuple[CardStatus, ...]) -> list[Section]:
+def _cards(cards: tuple[CardStatus, ...]) -> Table:
     numbers = ("memory, GiB", "busy", "power, W", "°C", "clock, MHz")
     columns = Column("#"), *(Column(name, right=True) for name in numbers)
-    rows, notes = [], []
-    for card in cards:
-        cells = (
+    rows = [
+        (
             str(card.index),
             _of(card.used_bytes / GIB, card.total_bytes / GIB, ".3g"),
             share_text(card.busy_share),
@@ -184,18 +168,22 @@ def _cards(cards: tuple[CardStatus, ...]) -> list[Section]:
             count_text(card.temperature_c),
             _of(card.clock_mhz, card.highest_clock_mhz),
         )
-        rows.append(tuple(map(Cell, cells)))
-        if card.throttled_by:
-            why = " and ".join(card.throttled_by)
-            notes.append(f"Card {card.index}: its clock is held down by {why}.")
-        held = [
-            f"{p.name} ({p.pid}) {bytes_text(p.bytes)}{', watched' if p.watched else ''}"
-            for p in card.processes
+        for card in cards
+    ]
+    notes = {
+        card.index: [
+            *(f"its clock is held down by {why}" for why in card.throttled_by),
+            *(
+                f"{p.name} ({p.pid}) {bytes_text(p.bytes)}{', watched' * p.watched}"
+                for p in card.processes
+            ),
         ]
-        notes += [f"Card {card.index}: {'; '.join(held)}."] if held else []
+        for card in cards
+    }
     names = ", ".join(dict.fromkeys(card.name for card in cards))
-    title = f"{counted(len(cards), 'card')}: {names}"
-    return [Table(title, columns, tuple(rows), tuple(notes))] if cards else []
+    below = tuple(f"Card {index}: {'; '.join(texts)}." for index, texts in notes.items() if texts)
+    cells = tuple(tuple(map(Cell, row)) for row in rows)
+    return Table(f"{counted(len(cards), 'card')}: {names}", columns, cells, below)
 
 
 def _of(value: float | None, most: float | None, digits: str = ",.0f") -> str:

@@ -5,14 +5,13 @@ Source: Prometheus, "Exposition formats", and node_exporter's README, "Textfile 
 """
 
 import os
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from brimful.codec import to_builtins
-from brimful.errors import DiskFull, UsageError
+from brimful.errors import UsageError
 from brimful.values import State, Status
 
 
@@ -29,7 +28,7 @@ def prometheus_text(status: Status) -> str:
 def _numbers(value: Any, name: str, labels: dict[str, str]) -> Iterator[tuple[str, Any, float]]:
     if isinstance(value, dict):
         for key, part in value.items():
-            yield from _numbers(part, f"{name}_{re.sub('[^a-zA-Z0-9_]', '_', key)}", labels)
+            yield from _numbers(part, f"{name}_{key}", labels)
     elif isinstance(value, list | tuple):
         for number, part in enumerate(value):
             yield from _numbers(part, name, {**labels, name.rpartition("_")[2]: str(number)})
@@ -42,12 +41,10 @@ def _escaped(text: str) -> str:
 
 
 def export(status: Status, path: Path) -> None:
-    """Whole or not at all: a collector never reads half of it. Raises UsageError, DiskFull."""
+    """Whole or not at all: a collector never reads half of it. Raises UsageError."""
     aside = path.with_name(f".{path.name}.writing")  # collectors read names that end in .prom
     try:
         aside.write_text(prometheus_text(status), encoding="utf-8")
         os.replace(aside, path)
     except OSError as error:
-        if DiskFull.caused(error):
-            raise DiskFull(str(path), kept="the metrics written before") from error
         raise UsageError(f"--export {path} could not be written: {error.strerror}") from error

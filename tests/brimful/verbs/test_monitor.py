@@ -139,13 +139,17 @@ def test_a_training_on_the_engine_is_read_from_its_own_log(tmp_path):
     said = {"event": "message", "sentence": "A batch was too large."}
     new = {"event": "progress", "epoch": 0.5, "step": 25, "samples": 250, "loss": 0.5}
     log(
-        {**old, "samples_per_s": 9.0}, rows, warning, said, {**new, "samples_per_s": 5.0}, end="\n{"
+        {**old, "samples_per_s": 9.0},
+        rows,
+        warning,
+        said,
+        {**new, "samples_per_s": 5.0, "left_s": 150.0},
+        end="\n{",
     )
-    (tmp_path / "config.json").write_text(json.dumps({"epochs": 2.0, "max_steps": None}))
     status = Monitor(str(tmp_path)).read()
     assert (status.state, status.message) == (State.UNKNOWN, None)
     assert (status.beat.steps, status.beat.loss, status.beat.samples_per_s) == (25, 0.5, 5.0)
-    assert (status.left_s.value, status.left_s.note) == (750 / 5.0, "epochs 2")
+    assert (status.left_s.value, status.left_s.note) == (150.0, "its epochs")
     assert status.tail == {"log.jsonl": ("p", "A batch was too large.")}
     assert Monitor(str(tmp_path), pid=os.getpid()).read().state is State.GOING
 
