@@ -24,7 +24,7 @@ from brimful_inside import wire
 # enough to show a change.
 WINDOW_S = 20.0
 _TAIL_BYTES = 4096
-_LOG_BYTES = 1 << 20  # of the engine's log: its last hours
+_LOG_BYTES = 1 << 20  # the same, where a long report may come last; and of the engine's log
 _HEAD_BYTES = 4096  # of a wire file: enough for the roles that a process reports first
 
 
@@ -257,12 +257,14 @@ def trial_progress(folder: Path) -> wire.Progress | None:
     return max(newest, key=lambda progress: progress.unix_s, default=None)
 
 
-def _newest_progress(folder: Path) -> Iterator[tuple[str, wire.Progress]]:
-    """(Its file, the newest progress) of each process. Those of a trial append it to what they
-    report; those of a run replace it."""
+def _newest_progress(folder: Path, size: int = _TAIL_BYTES) -> Iterator[tuple[str, wire.Progress]]:
+    """(Its file, the newest progress) of each process, from the last `size` bytes. Those of a trial
+    append it to what they report; those of a run replace it."""
     for path in (*folder.glob("wire-*.jsonl"), *folder.glob("latest-progress-*.jsonl")):
-        for line in reversed(tail(path, _TAIL_BYTES).splitlines()):
-            if (progress := codec.event_of(line.encode(), wire.Progress)) is not None:
+        for line in reversed(tail(path, size).splitlines()):
+            if line.startswith('{"event": "progress"') and (
+                progress := codec.event_of(line.encode(), wire.Progress)
+            ):
                 yield path.name, progress
                 break
 
@@ -309,7 +311,7 @@ class Heartbeats:
         """`seconds` since the attempt began; `host_bytes`: resident memory of all its processes,
         None where not known.
         """
-        for name, progress in _newest_progress(self.folder):
+        for name, progress in _newest_progress(self.folder, _LOG_BYTES):
             self._add(name, progress)
         latest = sorted(
             (kept[-1] for kept in self._seen.values()),

@@ -46,7 +46,7 @@ class Probe:
         self.losses = Losses(imaginary, config.cut)
         long = not config.cut or config.steps == NO_LIMIT
         self.noise = GradientNoise(not imaginary and long)
-        self.counter = RunCounter(device.held) if long and not imaginary else None
+        self.counter = RunCounter(device.held) if long else None
         self._kept_steps = NO_LIMIT if config.cut else KEPT_STEPS
         self.loaders = Loaders(config.audits, imaginary, config.time_loader, self._kept_steps)
         self.steps = Steps(self.step_begins, self.step_made, self._decide_end)

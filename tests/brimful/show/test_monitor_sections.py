@@ -162,7 +162,9 @@ def live(statuses: list[Status], width: int) -> list[list[str]]:
 def test_off_a_terminal_a_line_has_it_all_and_the_end_is_a_line_of_its_own() -> None:
     run = watched().statuses
     text = line(steady(run["train"]))
-    assert text.startswith("20261127-120000-run-train, attempt 1 goes on, 12 s; memory 246 MiB")
+    assert text.startswith(
+        "20261127-120000-run-train, attempt 1 goes on, 12 s; device cpu; memory 246 MiB"
+    )
     assert "phase train, step 6; loss 0.25; speed 38.5 samples/s" in text and "\n" not in text
     assert line(steady(run["failed"])) == state_text(steady(run["failed"]))
 
