@@ -67,7 +67,7 @@ def wait(name, evaluates=False):
         time.sleep(0.1)
 
 optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-print("\\x1b[32mbefore\\x1b[0m", flush=True)
+print("\\x1b[32mbefore\\x1b[0m hf_0123456789abcdefghij", flush=True)
 while not os.path.exists("train"):
     time.sleep(0.05)
 steps = 0

@@ -24,7 +24,7 @@ class MonitorApp(App[Exception]):
     returns it."""
 
     ENABLE_COMMAND_PALETTE = False
-    BINDINGS = (("q", "quit", "Quit"),)
+    BINDINGS = [("q", "quit", "Quit")]  # noqa: RUF012 (textual declares it)
 
     def __init__(self, read: Callable[[], Status], every_s: float) -> None:
         super().__init__(ansi_color=True)

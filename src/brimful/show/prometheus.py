@@ -14,13 +14,15 @@ from brimful.codec import to_builtins
 from brimful.errors import UsageError
 from brimful.values import State, Status
 
+_ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+
 
 def prometheus_text(status: Status) -> str:
     """What is not known is left out. Parts of a list are told apart by a label of its name."""
     metrics: dict[str, list[str]] = {}
     numbers = to_builtins(replace(status, device=None)) | {"going": status.state is State.GOING}
     for name, labels, value in _numbers(numbers, "brimful", {"of": status.of}):
-        pairs = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
+        pairs = ",".join(f'{label}="{text.translate(_ESCAPED)}"' for label, text in labels.items())
         metrics.setdefault(name, []).append(f"{name}{{{pairs}}} {float(value)!r}\n")
     return "".join(f"# TYPE {name} gauge\n{''.join(rows)}" for name, rows in metrics.items())
 
@@ -34,10 +36,6 @@ def _numbers(value: Any, name: str, labels: dict[str, str]) -> Iterator[tuple[st
             yield from _numbers(part, name, {**labels, name.rpartition("_")[2]: str(number)})
     elif isinstance(value, int | float):
         yield name, labels, value
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 def export(status: Status, path: Path) -> None:

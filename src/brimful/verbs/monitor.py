@@ -13,19 +13,13 @@ from brimful import masking
 from brimful.decide.audit.findings import findings
 from brimful.decide.monitor import expected, time_left
 from brimful.decide.run.settings import BATCH_SIZE, values_in_force
-from brimful.errors import NoSuchRecord, UsageError
+from brimful.errors import UsageError
 from brimful.measure import gather
 from brimful.measure.gather import Heartbeats
 from brimful.measure.machine_watch import MachineWatch
 from brimful.measure.output import STREAMS, last_lines
 from brimful.measure.process_tree import ProcessTree
-from brimful.record import (
-    is_being_written,
-    list_records,
-    made_here,
-    read_record,
-    record_home,
-)
+from brimful.record import is_being_written, list_records, made_here, read_record
 from brimful.show.headline import headline
 from brimful.values import (
     Attempt,
@@ -65,7 +59,8 @@ class Monitor:
         if name and (Path(name) / gather.ENGINE_LOG).is_file():
             self._engine = Path(name)
         elif name or pid is None:
-            self._record = Path(read_record(name or _at_hand(home), home).folder)
+            going = filter(is_being_written, reversed(list_records(home)))
+            self._record = Path(read_record(name or next(going, "latest"), home).folder)
         self._machine, self._heartbeats = MachineWatch(), Heartbeats(Path())
         if pid is not None:
             self._process = next(iter((tree := ProcessTree(pid, "")).members()), None)
@@ -213,15 +208,3 @@ def _expected(
         if commands.signature(command) == words and is_same_card(card_of(record) or "", card or "")
     )
     return next(filter(None, hits), {})
-
-
-def _at_hand(home: Path | None) -> Path:
-    """The newest record that is being written, else the newest."""
-    records = list_records(home)
-    if not records:
-        raise NoSuchRecord(
-            f"There is nothing to watch: {record_home(home)} holds no record.",
-            "predict, audit, tune, compare and run each leave one.",
-            "Start one of them, give the path of a record's folder, or --pid for any process.",
-        )
-    return next(filter(is_being_written, reversed(records)), records[-1])

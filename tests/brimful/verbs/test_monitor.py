@@ -45,7 +45,7 @@ def test_before_the_first_step_nothing_of_training_is_said():
         *(None, None, None),
         (),
     )
-    assert status.tail == {"stdout": ("before",)}, "without what steers a terminal"
+    assert status.tail == {"stdout": ("before ***",)}, "no colour and no secret"
 
 
 def test_in_training_step_loss_speed_and_loading_are_those_of_the_script():
@@ -54,7 +54,7 @@ def test_in_training_step_loss_speed_and_loading_are_those_of_the_script():
     assert (beat.phase, beat.steps, beat.loss, beat.ranks) == ("train", STEPS, 0.25, 1)
     assert 0 < beat.samples_per_s <= BATCH_SIZE / (BATCH_SIZE * 0.02), "a sample takes 0.02 s"
     assert beat.loading_share > 0.5, "the script does little besides"
-    assert status.tail == {"stdout": ("before", f"step {STEPS}")}, "a progress bar as it stands"
+    assert status.tail == {"stdout": ("before ***", f"step {STEPS}")}, "a progress bar as it stands"
 
 
 def test_the_plan_that_tune_left_of_the_command_is_what_it_is_set_beside():
@@ -111,7 +111,7 @@ def test_without_a_name_the_newest_record_is_looked_at_and_a_path_or_id_names_an
 
 
 def test_where_there_is_no_record_it_says_so(tmp_path):
-    with pytest.raises(NoSuchRecord, match="nothing to watch"):
+    with pytest.raises(NoSuchRecord, match="holds none"):
         Monitor(home=tmp_path)
 
 
