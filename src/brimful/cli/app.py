@@ -564,8 +564,7 @@ def monitor(
     home: Path | None = None,
     json: Json = False,
 ) -> int:
-    """What a run at hand does, live: memory beside its predicted peak, speed, findings, and its
-    machine.
+    """A run at hand, live: its memory, speed, findings, and its machine.
 
     Parameters
     ----------
