@@ -48,7 +48,15 @@ def test_importing_brimful_imports_no_torch(tmp_path: Path):
 
 @pytest.mark.parametrize(
     "argv",
-    [["--help"], ["--version"], ["gpus"], ["predict", "--help"], ["report", "--help"], ["report"]],
+    [
+        ["--help"],
+        ["--version"],
+        ["gpus"],
+        ["predict", "--help"],
+        ["report", "--help"],
+        ["report"],
+        ["monitor"],
+    ],
 )
 def test_the_command_line_imports_no_torch_where_it_runs_nothing(argv: list[str], tmp_path: Path):
     program = "import sys; sys.argv[0] = 'brimful'\nfrom brimful.cli import main\nsys.exit(main())"

@@ -179,13 +179,14 @@ def read_wire_leniently(path: Path | str) -> tuple[list[Any], bool]:
     return events, whole
 
 
-def progress_of(line: bytes) -> wire.Progress | None:
-    """The progress on a line of the wire, None if the line is another event, torn or damaged."""
+def event_of(line: bytes, kind: type[T]) -> T | None:
+    """The event of that kind on a line of the wire, None if the line is another one, torn or
+    damaged."""
     try:
         event = _event(line, "")
     except WireUnreadable:
         return None
-    return event if isinstance(event, wire.Progress) else None
+    return event if isinstance(event, kind) else None
 
 
 def _event(line: bytes, where: str) -> Any:

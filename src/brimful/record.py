@@ -131,17 +131,19 @@ def list_records(home: Path | str | None = None) -> tuple[Path, ...]:
 
 
 def made_here(
-    home: Path | str | None, *verbs: str
+    home: Path | str | None, *verbs: str, folder: str | None = None
 ) -> Iterator[tuple[values.Record, values.Command]]:
-    """Records of these verbs in this working folder, with their commands, the newest first."""
+    """Records of these verbs in this working folder (or in `folder`), with their commands, the
+    newest first.
+    """
     made = [f for f in list_records(home) if any(f"-{verb}" in f.name for verb in verbs)]
-    for folder in reversed(made[-_MOST_READ:]):
+    for path in reversed(made[-_MOST_READ:]):
         try:
-            record = read_record(folder)
+            record = read_record(path)
         except (RecordUnreadable, OSError):
             continue  # one record that cannot be read must not keep another from being found
         opened = record.opened
-        here = opened.working_folder in (None, os.getcwd())
+        here = opened.working_folder in (None, folder or os.getcwd())
         if opened.command is not None and opened.verb in verbs and here:
             yield record, opened.command
 

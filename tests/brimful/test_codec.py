@@ -111,9 +111,9 @@ def test_a_child_of_another_version_is_reported(tmp_path):
 
 def test_progress_is_picked_out_of_a_line_and_anything_else_is_none():
     progress = wire.Progress("eval", 7, 1.5)
-    assert codec.progress_of(wire.encode_event(progress)) == progress
+    assert codec.event_of(wire.encode_event(progress), wire.Progress) == progress
     for line in (b"", b"{", b"[]", b'{"event": "report"}', b'{"event": "progress"}', b"\xff"):
-        assert codec.progress_of(line) is None
+        assert codec.event_of(line, wire.Progress) is None
 
 
 @pytest.mark.parametrize(

@@ -560,6 +560,41 @@ def run_command(*, running: Running = RUNNING, words: Words = ()) -> int:
     return views.show_run(record, running.json)
 
 
+@app.command(group=DURING, usage="Usage: brimful monitor [RECORD] [OPTIONS]", help_epilogue="")
+def monitor(
+    record: str | None = None,
+    /,
+    *,
+    pid: str | None = None,
+    once: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    export: Path | None = None,
+    home: Path | None = None,
+    json: Json = False,
+) -> int:
+    """A run at hand, live: its memory, speed, findings, and its machine.
+
+    Parameters
+    ----------
+    record
+        A record's id or folder, or the folder of a training on the engine; without it the newest
+        that is going on, else the newest.
+    pid
+        Any process by its number: the machine's side alone.
+    once
+        Print how it stands now, and end.
+    export
+        Also write it to this file, for node_exporter's textfile collector: --export brimful.prom.
+    home
+        Where records are kept; else BRIMFUL_HOME, else .brimful here.
+    json
+        How it stands now as one JSON object.
+    """
+    from brimful.verbs.monitor import Monitor
+
+    process = whole("--pid", pid, 1) if pid is not None else None
+    return views.show_monitor(Monitor(record, process, home).read, once, export, json)
+
+
 @app.command(group=AFTER, usage="Usage: brimful report [RECORD] [OPTIONS]", help_epilogue="")
 def report(
     record: str | None = None,

@@ -4,6 +4,8 @@ goes to standard error.
 
 import io
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,17 +13,18 @@ from typing import Any
 from brimful import codec
 from brimful.errors import BrimfulError, DiskFull, UsageError
 from brimful.record import read_record
-from brimful.show import console
+from brimful.show import console, monitor_sections, prometheus
 from brimful.show.headline import planned_batch_size
 from brimful.show.machine_sections import calibration_sections, doctor_sections, gpu_sections
 from brimful.show.markdown import render_markdown
-from brimful.show.progress import Progress, RunProgress
+from brimful.show.progress import PLAIN_EVERY_S, Progress, RunProgress
 from brimful.show.queues import queue_text, request_facts
 from brimful.show.section import Section
-from brimful.values import QueueRequest, Record, Verdict
+from brimful.values import QueueRequest, Record, Status, Verdict
 
 DOES_NOT_FIT = 3
 _NO_WIDTH = 10_000
+_LOOK_EVERY_S = 2.0  # reading it takes some hundredths of a second
 
 
 def progress() -> Progress:
@@ -178,6 +181,35 @@ def write(record: Record, format: str, out: Path | None) -> Path:
             suggestion="name another place with --out",
         ) from error
     return path
+
+
+def show_monitor(read: Callable[[], Status], once: bool, export: Path | None, json: bool) -> int:
+    """How it stands: once, or live on a terminal; off one, a line every few seconds until its
+    end."""
+
+    def look() -> Status:
+        status = read()
+        if export is not None:
+            prometheus.export(status, export)
+        return status
+
+    if not (once or json) and sys.stdout.isatty():
+        from brimful.show.monitor_app import MonitorApp
+
+        if (error := MonitorApp(look, _LOOK_EVERY_S).run()) is not None:
+            raise error
+        return 0
+    while True:
+        status, screen = look(), console.make_console()
+        if json:
+            print(codec.answer(status))
+        elif once:
+            screen.print(monitor_sections.draw(status, screen.width))
+        else:
+            print(monitor_sections.line(status), flush=True)
+        if once or json or status.message is not None:
+            return 0
+        time.sleep(PLAIN_EVERY_S)
 
 
 def show_gpus(json: bool, prices: Path | None) -> int:

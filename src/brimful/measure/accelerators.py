@@ -98,10 +98,7 @@ def _by_driver() -> tuple[list[Accelerator], tuple[Accelerator, ...]]:
 
 def _by_nvml(pynvml, index: int) -> Accelerator:
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    try:  # this version keeps the driver's own reserve apart; drivers before 510 lack it
-        memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
-    except pynvml.NVMLError:
-        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    memory = memory_of(pynvml, handle)
     try:
         sliced = pynvml.nvmlDeviceGetMigMode(handle)[0] == pynvml.NVML_DEVICE_MIG_ENABLE
     except pynvml.NVMLError:  # most cards cannot be cut up
@@ -116,6 +113,15 @@ def _by_nvml(pynvml, index: int) -> Accelerator:
         others_bytes=int(memory.used),
         sliced=sliced,
     )
+
+
+def memory_of(pynvml, handle):
+    """NVML's `total`, `free` and `used` of a card, in bytes. `used` is without the driver's own
+    reserve, but with drivers before 510."""
+    try:
+        return pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+    except pynvml.NVMLError:
+        return pynvml.nvmlDeviceGetMemoryInfo(handle)
 
 
 def _as_torch_numbers_them(pynvml, cards: list[Accelerator]) -> tuple[Accelerator, ...]:

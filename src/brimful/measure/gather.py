@@ -3,10 +3,12 @@ all failures; and while it goes on, where a trial is, and of a run steps, speed 
 once a second.
 """
 
+import contextlib
+import json
 import statistics
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -15,13 +17,14 @@ from typing import Any, NamedTuple
 from brimful import codec
 from brimful.measure import host
 from brimful.measure.output import tail
-from brimful.values import Failure, Heartbeat, PhasePeak, Report, RunCounters
+from brimful.values import Estimate, Failure, Heartbeat, PhasePeak, Report, RunCounters, Source
 from brimful_inside import wire
 
 # : Rates are of the training time within this window: long enough for steps of seconds, short
 # enough to show a change.
 WINDOW_S = 20.0
 _TAIL_BYTES = 4096
+_LOG_BYTES = 1 << 20  # the same, where a long report may come last; and of the engine's log
 _HEAD_BYTES = 4096  # of a wire file: enough for the roles that a process reports first
 
 
@@ -250,34 +253,66 @@ def most(values: Iterable[int | None]) -> int | None:
 
 def trial_progress(folder: Path) -> wire.Progress | None:
     """The latest that any process of a trial reported; None before the first."""
-    lines = (
-        line
-        for path in folder.glob("wire-*.jsonl")
-        for line in tail(path, _TAIL_BYTES).splitlines()
-    )
-    reported = filter(None, (codec.progress_of(line.encode()) for line in lines))
-    return max(reported, key=lambda progress: progress.unix_s, default=None)
+    newest = (progress for _, progress in _newest_progress(folder))
+    return max(newest, key=lambda progress: progress.unix_s, default=None)
+
+
+def _newest_progress(folder: Path, size: int = _TAIL_BYTES) -> Iterator[tuple[str, wire.Progress]]:
+    """(Its file, the newest progress) of each process, from the last `size` bytes. Those of a trial
+    append it to what they report; those of a run replace it."""
+    for path in (*folder.glob("wire-*.jsonl"), *folder.glob("latest-progress-*.jsonl")):
+        for line in reversed(tail(path, size).splitlines()):
+            if line.startswith('{"event": "progress"') and (
+                progress := codec.event_of(line.encode(), wire.Progress)
+            ):
+                yield path.name, progress
+                break
 
 
 def silent_s(folder: Path) -> float:
     """How long no process of a trial or a run has printed or reported anything."""
-    times = [path.stat().st_mtime for path in folder.glob("*.*")]
+    times = []
+    for path in folder.glob("*.*"):
+        with contextlib.suppress(FileNotFoundError):  # a snapshot that has just been replaced
+            times.append(path.stat().st_mtime)
     return time.time() - max(times, default=time.time())
 
 
+ENGINE_LOG = "log.jsonl"
+
+
+def of_engine(folder: Path) -> tuple[Heartbeat | None, Estimate | None, tuple[str, ...]]:
+    """(How far it is by its last line of progress, what time is left, what it had to say) of a
+    training on the engine without `brimful run`, by the log in its own folder: of its newest start,
+    as it appends to that log when it is resumed."""
+    rows: list[dict[str, Any]] = []
+    for line in tail(folder / ENGINE_LOG, _LOG_BYTES).splitlines():
+        with contextlib.suppress(ValueError):  # a line that is cut off
+            row = json.loads(line)
+            rows = [row] if row["event"] == "settings" else [*rows, row]
+    said = tuple(filter(None, (row.get("sentence") or row.get("problem") for row in rows)))
+    for row in reversed(rows):
+        if "samples_per_s" in row:
+            rate, left_s = row["samples_per_s"], row.get("left_s")
+            beat = Heartbeat("train", row["step"], row["elapsed_s"], 0, rate, None, row["loss"])
+            left = left_s and Estimate(left_s, Source.ESTIMATE, note="its epochs")
+            return beat, left, said
+    return None, None, said
+
+
 class Heartbeats:
-    """Of the ranks of a run whose wire files are in `folder`."""
+    """Of the ranks of a run, or of a trial, whose wire files are in `folder`."""
 
     def __init__(self, folder: Path):
-        self._folder = folder
+        self.folder = folder
         self._seen: dict[str, deque[wire.Progress]] = {}  # by file: those of the window
 
     def read(self, seconds: float, host_bytes: int | None) -> Heartbeat:
         """`seconds` since the attempt began; `host_bytes`: resident memory of all its processes,
         None where not known.
         """
-        for path in self._folder.glob("latest-progress-*.jsonl"):
-            self._add(path)
+        for name, progress in _newest_progress(self.folder, _LOG_BYTES):
+            self._add(name, progress)
         latest = sorted(
             (kept[-1] for kept in self._seen.values()),
             key=lambda progress: (progress.rank, -progress.steps),
@@ -309,16 +344,15 @@ class Heartbeats:
             host_used_share=max(0.0, 1 - free / total) if total else None,
             alloc_retries=most(progress.alloc_retries for progress in counters),
             retry_streak=max((progress.retry_streak for progress in counters), default=0),
+            rates_over_s=max((rank.train_s for rank in lately), default=None),
         )
 
-    def _add(self, path: Path) -> None:
-        events, _ = codec.read_wire_leniently(path)
-        for event in [event for event in events if isinstance(event, wire.Progress)]:
-            kept = self._seen.setdefault(path.name, deque())
-            if not kept or event.unix_s > kept[-1].unix_s:
-                kept.append(event)
-            while len(kept) > 2 and kept[1].unix_s < kept[-1].unix_s - WINDOW_S:
-                kept.popleft()
+    def _add(self, name: str, progress: wire.Progress) -> None:
+        kept = self._seen.setdefault(name, deque())
+        if not kept or progress.unix_s > kept[-1].unix_s:
+            kept.append(progress)
+        while len(kept) > 2 and kept[1].unix_s < kept[-1].unix_s - WINDOW_S:
+            kept.popleft()
 
     def _lately(self) -> list[RunCounters]:
         """What each rank that trains counted within the window; since it began where it did not

@@ -8,6 +8,7 @@ record keeps no more, and the command goes on.
 
 import contextlib
 import os
+import re
 import select
 import subprocess
 import termios
@@ -19,6 +20,11 @@ from typing import Self
 CHUNK_BYTES = 1 << 16  # what a pipe of Linux holds
 TAIL_BYTES = 20_000
 STREAMS = ("stdout", "stderr")
+# what steers a terminal (ECMA-48), and other characters that show nothing
+_NOT_SHOWN = re.compile(
+    r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-Z\\^_])"
+    r"|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
+)
 
 Show = Callable[[str, bytes], None]  # which of STREAMS, and what came
 
@@ -138,6 +144,14 @@ def tail(path: Path, size: int = TAIL_BYTES) -> str:
             return file.read().decode(errors="replace")
     except OSError:
         return ""
+
+
+def last_lines(path: Path, count: int) -> tuple[str, ...]:
+    """The last lines that a program printed, as a terminal would show them: of a progress bar what
+    it shows now, without colours. Empty lines are left out."""
+    text = _NOT_SHOWN.sub("", tail(path))
+    lines = (line.rstrip().rpartition("\r")[2] for line in text.split("\n"))
+    return tuple(line for line in lines if line)[-count:]
 
 
 def _terminal(like: int) -> tuple[int, int]:

@@ -120,9 +120,9 @@ def _show_brief(console: Console, record: Record, prediction: Prediction, above:
         room = (
             _LINES - 1 - above - (len(console.render_lines(why)) + 1 + len(remarks) if why else 0)
         )
-        facts = _fitted(facts, lambda some: len(console.render_lines(_drawn(some))) <= room)
+        facts = _fitted(facts, lambda some: len(console.render_lines(drawn(some))) <= room)
     if facts.rows:
-        console.print(_drawn(facts))
+        console.print(drawn(facts))
     if following is not None and why is not None:
         console.print(why)
         console.print(*map(Text, remarks), sep="\n", end="\n" if remarks else "")
@@ -212,7 +212,7 @@ def show_sections(console: Console, shown: Iterable[Section]) -> None:
         if section.title and not isinstance(section, Findings):
             console.print(Text(f"{section.title}:", style="bold"))
         console.print(
-            _drawn(section, console.width), soft_wrap=isinstance(section, CommandLine | Quote)
+            drawn(section, console.width), soft_wrap=isinstance(section, CommandLine | Quote)
         )
         console.print()
 
@@ -246,7 +246,7 @@ def _narrow(table: Table, cells: Sequence[Sequence[Text]], width: int) -> list[i
     return [max(map(len, (*name.split(), *numbers))) for name, *numbers in texts]
 
 
-def _drawn(section: Section, width: int = 80) -> ConsoleRenderable:
+def drawn(section: Section, width: int = 80) -> ConsoleRenderable:
     match section:
         case Sentences() | Figure():  # a terminal has no chart
             return Text("\n".join(section.sentences))

@@ -143,10 +143,10 @@ class Progress:
         parts = [f"trial {self._number}{total}: {_tried(self._trial)}"]
         if self._newest is not None:
             parts.append(f"{self._newest.phase}, step {self._newest.steps}")
-        parts.append(_whole_seconds(self._clock() - self._started))
+        parts.append(whole_seconds(self._clock() - self._started))
         left = self.seconds_left()
         if left is not None:
-            parts.append(f"about {_whole_seconds(max(left, 1.0))} left")
+            parts.append(f"about {whole_seconds(max(left, 1.0))} left")
         return masking.text(", ".join(parts))
 
     def seconds_left(self) -> float | None:
@@ -296,7 +296,7 @@ def no_step_text(number: int, seconds: float, progress: wire.Progress | None) ->
             "it still imports or prepares its data, or trains by means that brimful does not see"
         )
     return (
-        f"trial {number}: no step in {_whole_seconds(seconds)}; seen: "
+        f"trial {number}: no step in {whole_seconds(seconds)}; seen: "
         f"{counted(batches, 'batch', 'batches') if batches else 'no batch'} of a DataLoader and "
         f"{passes if backward else 'no backward pass'}: {means}. "
         "The trial goes on; Ctrl-C ends it, and --time-limit limits it"
@@ -336,7 +336,7 @@ def heartbeat_line(attempt: int, beat: Heartbeat) -> str:
         f"{bytes_text(beat.reserved_bytes)} reserved": beat.reserved_bytes is not None,
         f"{count_text(beat.alloc_retries)} allocator retries": bool(beat.alloc_retries),
         f"{bytes_text(beat.process_tree_host_bytes)} host": bool(beat.process_tree_host_bytes),
-        _whole_seconds(beat.seconds): True,
+        whole_seconds(beat.seconds): True,
     }
     return ", ".join(text for text, is_known in parts.items() if is_known)
 
@@ -350,7 +350,7 @@ def attempt_line(attempt: Attempt) -> str:
     return text + _rate_and_time(attempt)
 
 
-def _whole_seconds(seconds: float) -> str:
+def whole_seconds(seconds: float) -> str:
     """Of a clock that runs: "5 s", "2 min 05 s"."""
     return f"{round(seconds)} s" if seconds < 59.5 else seconds_text(float(round(seconds)))
 

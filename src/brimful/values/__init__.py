@@ -72,6 +72,13 @@ from brimful.values.given import (
     Setting,
     Source,
 )
+from brimful.values.status import (
+    CardProcess,
+    CardStatus,
+    HostStatus,
+    State,
+    Status,
+)
 from brimful_inside.wire import (
     Asked,
     Card,
@@ -95,6 +102,8 @@ __all__ = [
     "Card",
     "CardAnswer",
     "CardPeak",
+    "CardProcess",
+    "CardStatus",
     "Closed",
     "Command",
     "Comparison",
@@ -111,6 +120,7 @@ __all__ = [
     "Heartbeat",
     "HostRoom",
     "HostSetting",
+    "HostStatus",
     "KernelShare",
     "Limits",
     "Loading",
@@ -146,6 +156,8 @@ __all__ = [
     "Solved",
     "Source",
     "SpeedEstimate",
+    "State",
+    "Status",
     "Trial",
     "TrialKind",
     "TrialResult",

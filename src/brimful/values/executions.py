@@ -183,6 +183,8 @@ class Heartbeat:
     alloc_retries: int | None = None  # since the attempt began, worst rank
     # polls in a row in which the allocator had to try again, the longest of any rank
     retry_streak: int = 0
+    # of training, in seconds: what the two rates of late are of
+    rates_over_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -219,7 +219,7 @@ def known_of(command: Command, home: Path | None, device: Device) -> Iterator[Re
 def _device_for(record: Record, command: Command, asked: str | None) -> Device:
     """The device that the plan is for, as it is here. Raises PlanMismatch where this machine has
     none like it, or not as much memory as the plan allows itself, or `asked` is another."""
-    planned, budget = _card_of(record), record.opened.budget
+    planned, budget = card_of(record), record.opened.budget
     on_cpu = record.opened.device is None or record.opened.device.kind == "cpu"
     if asked not in (None, "auto") and (asked == "cpu") != on_cpu:
         raise _mismatch(record, f"it is for {planned or 'the CPU'}, and --device {asked} was given")
@@ -229,7 +229,7 @@ def _device_for(record: Record, command: Command, asked: str | None) -> Device:
         raise _mismatch(
             record, f"it is for {planned}, and this machine has no accelerator"
         ) from None
-    if card is not None and planned and _plain(planned) != _plain(card.name):
+    if card is not None and planned and not is_same_card(planned, card.name):
         raise _mismatch(record, f"it is for {planned}, and this machine has {card.name}")
     total = card.total_bytes if card is not None else host.total_bytes()
     if budget is not None and budget.bytes > total:
@@ -238,7 +238,7 @@ def _device_for(record: Record, command: Command, asked: str | None) -> Device:
     return device
 
 
-def _card_of(record: Record) -> str | None:
+def card_of(record: Record) -> str | None:
     """The name of the card that a plan is for; None for a CPU."""
     device, machine = record.opened.device, record.opened.machine
     if device is None or device.kind == "cpu":
@@ -251,8 +251,10 @@ def _card_of(record: Record) -> str | None:
     return reported or next(iter(machine.accelerators if machine else ()), None)
 
 
-def _plain(name: str) -> str:
-    return " ".join(name.lower().replace("nvidia", "").replace("-", " ").split())
+def is_same_card(name: str, other: str) -> bool:
+    """Whether two names of cards mean the same one: "NVIDIA H100-SXM", "H100 SXM"."""
+    plain = (word.lower().replace("nvidia", "").replace("-", " ").split() for word in (name, other))
+    return next(plain) == next(plain)
 
 
 def _mismatch(record: Record, problem: str) -> PlanMismatch:

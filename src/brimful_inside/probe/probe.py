@@ -44,9 +44,9 @@ class Probe:
             clock_for(config.device), config.warmup_steps, config.steps if config.cut else None
         )
         self.losses = Losses(imaginary, config.cut)
-        long = not imaginary and (not config.cut or config.steps == NO_LIMIT)
-        self.noise = GradientNoise(1 if config.noise else EVERY if long else 0)
-        self.counter = None if config.cut else RunCounter(device.held)
+        long = not config.cut or config.steps == NO_LIMIT
+        self.noise = GradientNoise(1 if config.noise else EVERY if long and not imaginary else 0)
+        self.counter = RunCounter(device.held) if long else None
         self._kept_steps = NO_LIMIT if config.cut else KEPT_STEPS
         self.loaders = Loaders(config.audits, imaginary, config.time_loader, self._kept_steps)
         self.steps = Steps(self.step_begins, self.step_made, self._decide_end)

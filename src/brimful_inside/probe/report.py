@@ -66,7 +66,7 @@ class Reporting:
             self._next_report = after + (pause if cut else min(pause, RUN_REPORT_S))
 
     def counters(self) -> Optional[RunCounters]:
-        """Of a whole run; None of a trial."""
+        """Of a whole run, and of a trial as long as one; None of other trials."""
         counter, losses = self._probe.counter, self._probe.losses
         return None if counter is None else counter.read(losses.latest, losses.reported)
 

@@ -153,10 +153,10 @@ class ProgressLog:
         report_loss(loss)
         passed, trained = max(now.at_s - self._begun.at_s, 1e-9), now.epochs - self._begun.epochs
         rate = (now.samples - self.last.samples) / max(now.at_s - self.last.at_s, 1e-9)
-        times = format_duration(passed)
+        times, left_s = format_duration(passed), None
         if trained > 0 and self._epochs is not None:
-            left = passed / trained * (self._epochs - now.epochs)
-            times += f", {format_duration(left)} left"
+            left_s = passed / trained * (self._epochs - now.epochs)
+            times += f", {format_duration(left_s)} left"
         shown = f"loss {loss:.4g}" if loss is not None else f"loss – ({why_none})"
         named = "".join(f"  eval {name} {value:.4g}" for name, value in measures.items())
         self._log.line(
@@ -177,6 +177,7 @@ class ProgressLog:
             epoch=now.epochs,
             step=now.updates,
             samples=now.samples,
+            left_s=left_s,
             **values,
             measures=measures,
         )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from brimful.measure.gather import Heartbeats
 from tests.brimful.end_to_end.helper import brimful, script, start
 
 #: Prints an accuracy of its own after each epoch, and can be slow, broken or of other data.
@@ -105,6 +106,9 @@ def test_runs_end_by_the_clock_and_evaluate_all_that_they_have(folder: Path):
     )
     for trial in result.record.trials:
         assert 0.8 < sum(trial.step_s) < 3
+        # what `brimful monitor` shows while it goes on
+        told = Heartbeats(Path(result.record.folder) / trial.folder).read(1.0, None)
+        assert told.steps > 0 and told.samples_per_s > 0 and told.loss > 0
     assert result.json["basis"] == "2 runs of 1.20 s"
     assert [w["code"] for w in result.json["warnings"]].count("one-pair") == 1
 

@@ -2,10 +2,13 @@
 streak of retries.
 """
 
+import os
+from pathlib import Path
+
 import pytest
 
-from brimful.measure.gather import WINDOW_S, Heartbeats
-from brimful_inside.wire import Progress, RunCounters, Writer
+from brimful.measure.gather import WINDOW_S, Heartbeats, silent_s
+from brimful_inside.wire import ProcessStarted, Progress, RunCounters, Writer
 
 
 def report(folder, pid: int, at: float, steps: int, rank: int = 0, **tally) -> None:
@@ -49,6 +52,40 @@ def test_rates_are_of_the_last_while_and_of_all_ranks_together(tmp_path, heartbe
     report(tmp_path, 2, 105.0, 20, rank=1, samples=50, train_s=1.0)
     seen = heartbeats.read(16.0, 123)
     assert (seen.samples_per_s, seen.ranks, seen.steps) == (550, 2, 20)
+
+
+def test_how_much_training_the_rates_are_of_is_known(tmp_path, heartbeats):
+    assert heartbeats.read(1.0, None).rates_over_s is None
+    report(tmp_path, 1, 100.0, 10, samples=1000, train_s=10.0)
+    assert heartbeats.read(10.0, None).rates_over_s == 10.0
+    report(tmp_path, 1, 105.0, 20, samples=2000, train_s=12.0)
+    assert heartbeats.read(15.0, None).rates_over_s == 2.0
+
+
+def test_of_a_trial_the_newest_of_what_each_process_appended_counts(tmp_path, heartbeats):
+    writer = Writer(str(tmp_path), 1)
+    for step in (1, 2):
+        writer.write(Progress("train", step, 100.0 + step))
+    writer.write(ProcessStarted(1, "rank", 0, ["a long line"] * 1000))
+    seen = heartbeats.read(3.0, None)
+    assert (seen.phase, seen.steps, seen.ranks, seen.samples_per_s) == ("train", 2, 0, None)
+
+
+def test_a_snapshot_that_is_replaced_meanwhile_does_not_hide_when_something_was_last_said(
+    tmp_path, monkeypatch
+):
+    for name in ("stdout.txt", "latest-progress-1.jsonl.new"):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (1e9, 1e9))
+    stat = Path.stat
+
+    def gone(path, **more):
+        if path.suffix == ".new":
+            raise FileNotFoundError
+        return stat(path, **more)
+
+    monkeypatch.setattr(Path, "stat", gone)
+    assert silent_s(tmp_path) > 1e8
 
 
 def test_what_is_older_than_the_window_no_longer_counts(tmp_path, heartbeats):

@@ -3,12 +3,15 @@
 import errno
 import io
 import json
+import types
 from pathlib import Path
 
 import pytest
 
+from brimful.measure.gather import of_engine
 from brimful_train import BatchingConfig, fit
-from brimful_train.reporting.progress_log import Log, write_json
+from brimful_train.reporting.peak_memory import Peak
+from brimful_train.reporting.progress_log import Log, ProgressLog, Standing, write_json
 from tests.brimful_train.ledger import ledger_config, ledger_task
 
 NO_ROOM = Path("/dev/full")  # writing it fails for want of room
@@ -120,3 +123,16 @@ def test_a_training_goes_on_to_its_end_without_room_for_what_it_writes(name, tmp
     result = fit(ledger_task(40), ledger_config(tmp_path, batch=BatchingConfig(micro_batch=4)))
     assert result.samples == 40 and result.checkpoints.is_dir()
     assert capsys.readouterr().err.count("The disk is full") == 1
+
+
+@pytest.mark.parametrize(("epochs", "left_s"), [(2.0, 15.0), (None, None)])
+def test_the_log_has_the_time_that_is_left_where_the_training_ends_by_epochs(
+    log, tmp_path, epochs, left_s
+):
+    peaks = types.SimpleNamespace(read=lambda phase: Peak(), now_bytes=lambda: 1 << 20)
+    progress = ProgressLog(log, peaks, Standing(10.0, 1.0, 50, 400, 0.0, 0.0), epochs)
+    progress.write(Standing(15.0, 1.25, 75, 500, 2.0, 4.0), 0.1, {}, False)
+    row = json.loads((tmp_path / "log.jsonl").read_text().splitlines()[-1])
+    assert (row["step"], row["loss"], row["left_s"]) == (75, 0.5, left_s)
+    beat, left, _ = of_engine(tmp_path)
+    assert (beat.steps, beat.loss, left and left.value) == (75, 0.5, left_s)

@@ -137,9 +137,9 @@ def loader_bound(observed: Observed) -> Texts:
             f"{counted(cores, 'core')}: "
             "cache decoded samples, or make loading itself cheaper."
         )
+    with_workers = counted(workers, "loader worker") if workers else "no loader workers"
     return (
-        f"{format_share(share)} of a step is spent waiting for data, with {workers or 'no'} "
-        "loader workers.",
+        f"{format_share(share)} of a step is spent waiting for data, with {with_workers}.",
         "The device stands idle in that time; a larger batch does not help.",
         suggestion,
     )

@@ -114,8 +114,7 @@ def first_of(tensors: Any) -> Any:
 
 class Losses:
     """The loss of each step: the sum of what its backward passes began from, since the script
-    weighs its micro-batches. Read at the end; without `cut`, in a whole run, the latest alone, and
-    where it is on the host.
+    weighs its micro-batches. Read at the end; without `cut`, in a whole run, the latest alone.
     """
 
     def __init__(self, imaginary: bool, cut: bool = True):
@@ -125,7 +124,7 @@ class Losses:
         self._are_known: List[bool] = []  # by step
         self._open: List[Any] = []  # the known ones, on the device
         self._stacked: List[Any] = []  # those before them
-        # of a whole run: as reported, else of its latest step, where that is on the host
+        # as reported, else of the latest step, where that is on the host
         self.latest: Optional[float] = None
         self.reported = False  # the script reports its loss: what goes backward is not shown
 
@@ -147,9 +146,10 @@ class Losses:
     def step(self) -> None:
         """A step is complete."""
         loss, self._of_step = self._of_step, None
+        if not self.reported:
+            is_here = loss is not None and loss.device.type == "cpu"
+            self.latest = float(loss) if is_here else None
         if not self._cut:
-            if not self.reported:
-                self.latest = None if loss is None else float(loss)
             return
         self._are_known.append(loss is not None)
         if loss is not None:

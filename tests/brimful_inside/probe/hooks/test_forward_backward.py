@@ -82,6 +82,16 @@ def test_once_the_script_reports_its_loss_what_goes_backward_is_not_shown():
     assert losses.latest == 0.42
 
 
+def test_in_a_trial_too_the_latest_loss_is_known_where_it_lies_on_the_host():
+    losses = Losses(imaginary=False)
+    losses.backward(torch.tensor(0.5))
+    losses.step()
+    assert losses.latest == 0.5
+    losses.backward(torch.empty((), device="meta"))  # stands for a card: it is not read
+    losses.step()
+    assert losses.latest is None
+
+
 def test_the_loss_of_each_step_of_a_trial_is_the_sum_of_its_backward_passes():
     losses, scaler = Losses(imaginary=False), torch.amp.GradScaler("cpu", init_scale=8.0)
     for step in range(STACKED_LOSSES + 2):

@@ -1,0 +1,179 @@
+"""Screens of `monitor` at 80, 120 and 200 columns, from a run that was looked at while it went on:
+golden copies, with the numbers that differ from machine to machine replaced by fixed ones.
+
+After a change that is meant: UPDATE_SCREENS=1 python -m pytest
+tests/brimful/show/test_monitor_sections.py, and read the difference in git.
+"""
+
+import io
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from brimful.measure.machine_watch import _card
+from brimful.show.console import make_console
+from brimful.show.monitor_sections import draw, line, state_text
+from brimful.values import (
+    CardStatus,
+    Device,
+    Diagnostic,
+    Estimate,
+    HostStatus,
+    Source,
+    State,
+    Status,
+)
+from tests.brimful.measure.nvml import GIB, driver
+from tests.brimful.watched import watched
+
+pytestmark = pytest.mark.heavy
+
+FOLDER = Path(__file__).parent / "monitor_screens"
+HOST = HostStatus(16 * GIB, 9 * GIB, 16 * GIB, 8, 3, 1, 246 << 20)
+SCREENS = [
+    *((name, 80) for name in ("before", "train", "eval", "failed", "killed", "cards")),
+    *((name, width) for name in ("train", "cards") for width in (120, 200)),
+]
+
+
+def steady(status: Status) -> Status:
+    """With fixed numbers in place of those of this machine at this time."""
+    beat = status.beat
+    fixed = {"samples_per_s": 38.5, "loading_share": 0.77, "rates_over_s": 4.2}
+    known = {name: value for name, value in fixed.items() if getattr(beat, name) is not None}
+
+    def text(found: str) -> str:
+        numbers = re.sub(r"\d+(\.\d+)? %", "77 %", re.sub(r"\d+\.\d s and", "17.0 s and", found))
+        return re.sub(r"/\S*/watched-\w+/", "/home/me/", numbers)
+
+    return replace(
+        status,
+        of="20261127-120000-run-train",
+        command="python train.py --batch-size 8 --epochs 3",
+        beat=replace(beat, seconds=12.0, **known),
+        left_s=status.left_s and replace(status.left_s, value=48.0),
+        peak=status.peak and replace(status.peak, host_bytes=250 << 20),
+        silent_s=status.silent_s and 0.5,
+        host=replace(HOST, processes=status.host.processes),
+        message=status.message and text(status.message),
+        tail={name: tuple(map(text, lines[-3:])) for name, lines in status.tail.items()},
+        findings=tuple(
+            Diagnostic(f.code, text(f.problem), f.explanation, "Set num_workers=5.")
+            for f in status.findings
+        ),
+    )
+
+
+def cards() -> tuple[CardStatus, ...]:
+    nvml = driver(8, {2: {2**22 + 1: 18 * GIB, 2**22 + 2: GIB}})
+    return tuple(_card(nvml, index, [2**22 + 1]) for index in range(8))
+
+
+def on_cards() -> Status:
+    """The same training, on the third of eight cards."""
+    status = steady(watched().statuses["train"])
+    peak = Estimate(19.4 * GIB, Source.PREDICTED, 18.2 * GIB, 20.6 * GIB, "by predict")
+    rate = Estimate(850.0, Source.PREDICTED, note="by predict")
+    return replace(
+        status,
+        device=Device("accelerator", "cuda:2"),
+        beat=replace(status.beat, reserved_bytes=17 * GIB, ranks=2, loss_rank=0),
+        cards=cards(),
+        noise_scale=1234.0,
+        silent_s=45.0,
+        expected_peak_bytes=peak,
+        expected_samples_per_s=rate,
+    )
+
+
+def status_of(name: str) -> Status:
+    return on_cards() if name == "cards" else steady(watched().statuses[name])
+
+
+def drawn(status: Status, width: int) -> str:
+    stream = io.StringIO()
+    make_console(stream, width=width).print(draw(status, width))
+    return "\n".join(row.rstrip() for row in stream.getvalue().splitlines()) + "\n"
+
+
+def compare(golden: Path, screen: str) -> None:
+    if os.environ.get("UPDATE_SCREENS"):
+        golden.parent.mkdir(exist_ok=True)
+        golden.write_text(screen, encoding="utf-8")
+    assert golden.exists(), f"{golden.name} is not there: UPDATE_SCREENS=1 writes it"
+    assert screen == golden.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("name", "width"), SCREENS)
+def test_a_screen_equals_its_golden_copy(name: str, width: int) -> None:
+    screen = drawn(status_of(name), width)
+    assert all(len(row) <= width for row in screen.splitlines())
+    compare(FOLDER / f"{name}-{width}.txt", screen)
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_the_live_view_equals_its_golden_copy(width: int) -> None:
+    pytest.importorskip("textual")
+    compare(FOLDER / f"app-{width}.txt", "\n".join(live([on_cards()], width)[0]) + "\n")
+
+
+def test_the_live_view_stays_with_the_sentence_of_a_run_that_dies_while_it_is_watched() -> None:
+    pytest.importorskip("textual")
+    run = watched().statuses
+    first, last = live([run["train"], run["failed"]], 120)
+    assert "goes on" in first[0] and not any("defect" in row for row in first)
+    assert "has ended with exit code 5 (its command: exit code 1)" in last[0]
+    assert "a defect of the script's own" in " ".join(last[:3])
+
+
+def test_no_golden_copy_is_left_of_a_screen_that_is_gone() -> None:
+    names = {f"{name}-{width}" for name, width in SCREENS} | {f"app-{w}" for w in (80, 120, 200)}
+    assert {path.stem for path in FOLDER.glob("*.txt")} == names
+
+
+def live(statuses: list[Status], width: int) -> list[list[str]]:
+    """The rows of the app after each of these was read."""
+    import asyncio
+
+    from brimful.show.monitor_app import MonitorApp
+
+    waiting = list(statuses)
+    app = MonitorApp(lambda: waiting.pop(0) if len(waiting) > 1 else waiting[0], 3600.0)
+
+    async def drive() -> list[list[str]]:
+        screens = []
+        async with app.run_test(size=(width, 44)) as pilot:
+            for number in range(len(statuses)):
+                if number:
+                    app.look()
+                await app.workers.wait_for_complete()
+                await pilot.pause()
+                strips = app.screen._compositor.render_strips()
+                screens.append([strip.text.rstrip() for strip in strips])
+            await pilot.press("q")
+        return screens
+
+    return asyncio.run(drive())
+
+
+def test_off_a_terminal_a_line_has_it_all_and_the_end_is_a_line_of_its_own() -> None:
+    run = watched().statuses
+    text = line(steady(run["train"]))
+    assert text.startswith(
+        "20261127-120000-run-train, attempt 1 goes on, 12 s; device cpu; memory 246 MiB"
+    )
+    assert "phase train, step 6; loss 0.25; speed 38.5 samples/s" in text and "\n" not in text
+    assert line(steady(run["failed"])) == state_text(steady(run["failed"]))
+
+
+def test_each_state_has_its_own_sentence() -> None:
+    status = replace(steady(watched().statuses["train"]), part=None, beat=None)
+    signalled = replace(status, state=State.ENDED, exit_code=5, command_exit_code=-9, message="m.")
+    assert state_text(signalled).endswith("has ended with exit code 5 (its command: signal 9): m.")
+    done = replace(status, state=State.ENDED, exit_code=0, command_exit_code=0, message="Done.")
+    assert state_text(done).endswith("has ended with exit code 0: Done.")
+    unknown = replace(status, state=State.UNKNOWN)
+    assert "not known" in state_text(unknown) and "--pid" in state_text(unknown)
