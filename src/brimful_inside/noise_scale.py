@@ -6,7 +6,7 @@ Whatever both norms are scaled with, by a GradScaler or the weight of a micro-ba
 
 from __future__ import annotations
 
-from typing import Any, Iterable, List, NamedTuple, Optional
+from typing import Any, Iterable, List, NamedTuple, Optional, Tuple
 
 import torch
 
@@ -32,8 +32,7 @@ class NoiseScale(NamedTuple):
         """
         if not (small < big and 0 < big_square < float("inf") and small_square < float("inf")):
             return self
-        trace = (small_square - big_square) / (1 / small - 1 / big)
-        square = (big * big_square - small * small_square) / (big - small)
+        trace, square = estimates(small, small_square, big, big_square)
         kept = min(DECAY, self.measured / (self.measured + 1))  # at first a plain mean
         return NoiseScale(
             kept * self.trace + (1 - kept) * trace,
@@ -46,6 +45,14 @@ class NoiseScale(NamedTuple):
         """The noise scale; None where it was not measured, or is lost in its own noise."""
         known = self.trace > 0 and self.square > 0
         return self.trace / self.square if known else None
+
+
+def estimates(small: float, small_square: Any, big: float, big_square: Any) -> Tuple[Any, Any]:
+    """(tr(Σ), |G|²) by the squared norms of the gradients of `small` and of `big` samples, numbers
+    or tensors. Each without bias, and their quotient not: average both first.
+    """
+    trace = (small_square - big_square) / (1 / small - 1 / big)
+    return trace, (big * big_square - small * small_square) / (big - small)
 
 
 class PassNorms:

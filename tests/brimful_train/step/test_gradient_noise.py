@@ -1,5 +1,6 @@
 """The gradient noise scale of trainings by the engine, on a problem where it is known."""
 
+import dataclasses
 import statistics as of_numbers
 from pathlib import Path
 from unittest import mock
@@ -17,7 +18,8 @@ from brimful_train import (
     Task,
     fit,
 )
-from brimful_train.step import gradient_noise
+from brimful_train.distributed.parallel import Network
+from brimful_train.step import gradient_noise, step
 from brimful_train.training_state import TrainingState
 from tests.brimful_train.ledger import (
     Faults,
@@ -37,6 +39,7 @@ INPUTS, UPDATES = 20, 80
 # For inputs x of variance 1, a target of Gaussian noise of variance 1 and weights w of norm 1, the
 # gradient x (x w - noise) has the mean w and a covariance whose trace is (INPUTS + 1) + INPUTS.
 CLOSED_FORM = 2 * INPUTS + 1.0
+STILL = OptimizerConfig("sgd", lr=1e-12, momentum=0.0, weight_decay=0.0)
 
 
 def regression(seed: int, samples: int, how: str = "mean") -> Task:
@@ -53,15 +56,22 @@ def regression(seed: int, samples: int, how: str = "mean") -> Task:
     return Task("regression", model, loss, Arrays(x, noise))
 
 
-def measured(out: Path, seed: int, micro: int, parts: int, **changes: object) -> float:
+def measured(
+    out: Path,
+    seed: int,
+    micro: int,
+    parts: int,
+    ranks: int = 1,
+    how: str = "mean",
+    **changes: object,
+) -> float:
     """The noise scale by a training that looks at each update and does not move its weights."""
-    ranks = changes.pop("ranks", 1)
-    task = regression(seed, micro * parts * UPDATES, str(changes.pop("how", "mean")))
+    task = regression(seed, micro * parts * UPDATES, how)
     batch = BatchingConfig(micro_batch=micro, accumulation=parts // ranks)
     config = ledger_config(
         out / f"{seed}-{micro}",
         batch=batch,
-        optimizer=OptimizerConfig("sgd", lr=1e-12, momentum=0.0, weight_decay=0.0),
+        optimizer=STILL,
         **changes,
     )
     with mock.patch.object(gradient_noise, "EVERY", 1):
@@ -72,7 +82,12 @@ def measured(out: Path, seed: int, micro: int, parts: int, **changes: object) ->
 
 
 def of_two_ranks(out: str, micro: str) -> list[float]:
-    return [measured(Path(out), seed, int(micro), 2, ranks=2) for seed in range(10)]
+    with mock.patch.object(step, "OVERLAP_AFTER", 0):
+        overlapped = measured(Path(out) / "overlap", 0, int(micro), 2, ranks=2, overlap=True)
+    return [
+        overlapped,
+        *(measured(Path(out), seed, int(micro), 2, ranks=2) for seed in range(10)),
+    ]
 
 
 @pytest.mark.parametrize("micro", [8, 64])
@@ -90,7 +105,10 @@ def test_halves_of_an_update_show_it(micro, tmp_path):
 def test_ranks_show_it_before_their_gradients_are_added_up(tmp_path):
     first, second = results_of_ranks(of_two_ranks, tmp_path, tmp_path / "out", 32)
     assert first == second
-    assert of_numbers.median(first) == pytest.approx(CLOSED_FORM, rel=0.1)
+    overlapped, *values = first
+    assert of_numbers.median(values) == pytest.approx(CLOSED_FORM, rel=0.1)
+    # also where DDP adds them up within the backward pass
+    assert overlapped == pytest.approx(values[0], rel=1e-3)
 
 
 def test_a_loss_that_is_a_sum_shows_the_same_in_samples(tmp_path):
@@ -99,20 +117,43 @@ def test_a_loss_that_is_a_sum_shows_the_same_in_samples(tmp_path):
     assert of_sum == pytest.approx(mean, rel=1e-3)
 
 
-def test_what_is_replayed_counts_once_and_smaller_pieces_count_as_parts(tmp_path):
-    """A piece of another size than the others: noise is by the harmonic mean of their sizes."""
-    task, faults = regression(0, 64), Faults([("forward", 3)])
-    loss = task.loss
+def test_parts_of_uneven_sizes_count_with_the_harmonic_mean_of_these():
+    weight = nn.Linear(2, 1, bias=False)
+    noise = gradient_noise.GradientNoise(Network(weight), "auto", torch.device("cpu"), 1)
+    with noise.watching(1, [(0, 0, 1), (1, 0, 3)]):
+        for samples, mean in ((1, [4.0, 0.0]), (3, [0.0, 4.0])):
+            (weight.weight * torch.tensor(mean) * samples / 4).sum().backward()
+            noise.add_pass(samples, samples, 4)
+    noise.add_update(4)
+    noise.read()
+    # of 1.5 samples 16, of all 4 samples 1² + 3²
+    expected = (pytest.approx((16 - 10) / (1 / 1.5 - 1 / 4)), pytest.approx((40 - 24) / 2.5), 1)
+    assert noise.scale == expected
 
-    def failing(model, batch):
-        faults.fail_if_due("forward")
-        return loss(model, batch)
 
-    object.__setattr__(task, "loss", failing)
-    config = ledger_config(tmp_path, batch=BatchingConfig(micro_batch=9, accumulation=2))
-    with mock.patch.object(gradient_noise, "EVERY", 1):
-        fit(task, config)
-    assert faults.hit and statistics(tmp_path)["noise_scale_updates"] == 4
+def test_what_is_replayed_counts_once_and_smaller_pieces_are_parts(tmp_path):
+    figures = []
+    for name, batch, plan in (
+        ("failed", BatchingConfig(micro_batch=9, accumulation=2), [("forward", 1)]),
+        ("never", BatchingConfig(micro_batch=3, accumulation=6), []),
+    ):
+        faults = Faults(plan)
+        task = regression(0, 180)
+        loss = task.loss
+
+        def failing(model, batch, faults=faults, loss=loss):
+            faults.fail_if_due("forward")
+            return loss(model, batch)
+
+        with mock.patch.object(gradient_noise, "EVERY", 1):
+            fit(
+                dataclasses.replace(task, loss=failing),
+                ledger_config(tmp_path / name, batch=batch, optimizer=STILL),
+            )
+        assert len(faults.hit) == len(plan)
+        kept = statistics(tmp_path / name)
+        figures.append((kept["noise_scale_updates"], kept["noise_scale"]))
+    assert figures[0] == (10, pytest.approx(figures[1][1], rel=1e-3)) and figures[1][0] == 10
 
 
 # --- what it changes, and what stays ---
@@ -158,24 +199,26 @@ HALVED = BatchingConfig(micro_batch=4, accumulation=2)
 
 
 @pytest.mark.parametrize(
-    ("changes", "effective", "why"),
+    ("asked", "how", "effective", "why"),
     [
-        ({}, "auto", "from the 2 micro-batches of one update in 50, over all ranks"),
-        ({"batch": ONE_PART}, "off", 'an update has one part; "split" makes one in 50'),
-        ({"batch": ONE_PART, "noise_scale": "split"}, "split", "is made in two halves"),
-        ({"noise_scale": "off"}, "off", "as asked"),
+        ("auto", {"accumulation": 2}, "auto", "from the 2 micro-batches of one update in 50"),
+        ("split", {"ranks": 4}, "auto", "from the 4 micro-batches of one update in 50"),
+        ("auto", {}, "off", 'an update has one part; "split" makes one in 50 in two halves'),
+        ("split", {}, "split", "one update in 50 is made in two halves"),
+        ("split", {"decomposes": False}, "off", "the loss is no mean over samples"),
+        ("split", {"sharded": True, "ranks": 2}, "off", "under FSDP2 no rank has a whole gradient"),
+        ("off", {"accumulation": 2}, "off", "as asked"),
     ],
 )
-def test_the_first_table_says_how_it_is_measured_or_why_not(changes, effective, why, tmp_path):
-    fit(network_task(), network_config(tmp_path, max_steps=1, **changes))
-    (rows,) = [row["rows"] for row in log_rows(tmp_path, "settings")]
-    (row,) = [row for row in rows if row["name"] == "noise_scale"]
-    assert row["effective"] == effective and why in row["why"]
+def test_the_first_table_says_how_it_is_measured_or_why_not(asked, how, effective, why, tmp_path):
+    config = network_config(tmp_path, noise_scale=asked)
+    usual = {"sharded": False, "accumulation": 1, "ranks": 1, "decomposes": True}
+    row = gradient_noise.noise_row(config, **{**usual, **how})
+    assert (row.requested, row.effective) == (asked, effective) and row.why.startswith(why)
 
 
 def test_a_loss_that_is_no_mean_over_samples_is_not_split(tmp_path):
-    task = regression(0, 64)
-    object.__setattr__(task, "decomposes", False)
+    task = dataclasses.replace(regression(0, 64), decomposes=False)
     with mock.patch.object(gradient_noise, "EVERY", 1):
         fit(task, ledger_config(tmp_path, batch=ONE_PART, noise_scale="split"))
     assert statistics(tmp_path)["noise_scale_updates"] == 0
@@ -185,6 +228,8 @@ def test_the_line_the_log_and_tensorboard_have_it(tmp_path, capfd):
     events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     with mock.patch.object(gradient_noise, "EVERY", 1):
         fit(regression(0, 400), ledger_config(tmp_path, batch=HALVED, tensorboard=True))
+    (settings,) = log_rows(tmp_path, "settings")
+    assert "noise_scale" in [row["name"] for row in settings["rows"]]
     (row,) = log_rows(tmp_path, "epoch")
     assert row["noise_scale"] == statistics(tmp_path)["noise_scale"] > 0
     assert f"  noise scale {row['noise_scale']:.4g}  lr" in capfd.readouterr().err
