@@ -5,15 +5,9 @@ Beside AUROC, time and memory it measures the gradient noise scale: the batch si
 larger batches stop to pay. A batch far above it spends samples without need; one that is larger
 than the data is the same batch as the data.
 
-The noise scale is the two-batch estimator of McCandlish et al. 2018 (arXiv 1812.06162, appendix
-A.1): of the squared norms of the gradients of a small and a large batch,
-
-    |G|²  = (B_large |G_large|² - B_small |G_small|²) / (B_large - B_small)
-    S     = (|G_small|² - |G_large|²) / (1/B_small - 1/B_large)
-    B     = S / |G|²            each of the two averaged over updates before it is divided.
-
-It is exact for a loss that is a mean over samples; the loss over all pairs of a batch is so up to
-terms of 1/batch.
+The noise scale is by the two batches' norms (`brimful_inside.noise_scale`), both parts averaged
+over updates before they are divided. It is exact for a loss that is a mean over samples; the loss
+over all pairs of a batch is so up to terms of 1/batch.
 """
 
 import json
@@ -28,6 +22,7 @@ import torch
 from pandas import DataFrame
 
 from brimful.units import counted
+from brimful_inside.noise_scale import estimates
 from brimful_train.config import Config
 from brimful_train.reporting.peak_memory import Peaks
 from recipes.common.cache import lock, write_json, write_whole
@@ -64,10 +59,7 @@ class Measured(Ensemble):
         if taken.shape[1] >= 2 * PARTS:
             small = taken.shape[1] // PARTS
             large_square, small_square = self._square(taken), self._square(taken[:, :small])
-            of_signal = (taken.shape[1] * large_square - small * small_square) / (
-                taken.shape[1] - small
-            )
-            of_noise = (small_square - large_square) / (1 / small - 1 / taken.shape[1])
+            of_noise, of_signal = estimates(small, small_square, taken.shape[1], large_square)
             self.squares[:, self.alive] += torch.stack(
                 [of_signal, of_noise, torch.ones_like(of_noise)]
             )

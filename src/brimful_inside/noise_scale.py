@@ -6,7 +6,9 @@ Whatever both norms are scaled with, by a GradScaler or the weight of a micro-ba
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, Iterable, List, NamedTuple, Optional, Tuple
+
+import torch
 
 # Of what was measured before, with each measurement, as gpt-neox has it: some hundred count.
 DECAY = 0.99
@@ -14,7 +16,7 @@ DECAY = 0.99
 
 class NoiseScale(NamedTuple):
     """What was measured so far, in averages: the noise scale is their quotient, trace / square, as
-    a mean of quotients is biased. It is lost in its own noise where one of them is not above 0.
+    a mean of quotients is biased.
     """
 
     trace: float = 0.0  # of the covariance of a sample's gradient
@@ -24,12 +26,77 @@ class NoiseScale(NamedTuple):
     def add(self, small: float, small_square: float, big: float, big_square: float) -> NoiseScale:
         """With one more step. `small_square`: the squared norm of the gradient of `small` samples,
         averaged over the parts of the step; `big_square`: that of the whole step's `big` samples.
+
+        A step without parts (`small` is not below `big`), or with a norm that is not finite or 0,
+        is left out.
         """
-        trace = (small_square - big_square) / (1 / small - 1 / big)
-        square = (big * big_square - small * small_square) / (big - small)
+        if not (small < big and 0 < big_square < float("inf") and small_square < float("inf")):
+            return self
+        trace, square = estimates(small, small_square, big, big_square)
         kept = min(DECAY, self.measured / (self.measured + 1))  # at first a plain mean
         return NoiseScale(
             kept * self.trace + (1 - kept) * trace,
             kept * self.square + (1 - kept) * square,
             self.measured + 1,
         )
+
+    @property
+    def samples(self) -> Optional[float]:
+        """The noise scale; None where it was not measured, or is lost in its own noise."""
+        known = self.trace > 0 and self.square > 0
+        return self.trace / self.square if known else None
+
+
+def estimates(small: float, small_square: Any, big: float, big_square: Any) -> Tuple[Any, Any]:
+    """(tr(Σ), |G|²) by the squared norms of the gradients of `small` and of `big` samples, numbers
+    or tensors. Each without bias, and their quotient not: average both first.
+    """
+    trace = (small_square - big_square) / (1 / small - 1 / big)
+    return trace, (big * big_square - small * small_square) / (big - small)
+
+
+class PassNorms:
+    """The gradient of each backward pass by itself, before it is added to others and before ranks
+    exchange it: hooks see it, some 10 µs for each parameter and pass, and keep its norm alone.
+    """
+
+    def __init__(self) -> None:
+        self._handles: List[Any] = []
+        self._norms: List[torch.Tensor] = []
+
+    @property
+    def watches(self) -> bool:
+        return bool(self._handles)
+
+    def watch(self, parameters: Iterable[torch.Tensor]) -> None:
+        self._handles = [parameter.register_hook(self._see) for parameter in parameters]
+
+    def _see(self, gradient: torch.Tensor) -> None:
+        self._norms.append(_norm(gradient))
+
+    def take(self) -> Optional[torch.Tensor]:
+        """The squared norm of the pass that has ended; None where it reached no parameter."""
+        norms, self._norms = self._norms, []
+        return _squared(norms) if norms else None
+
+    def unwatch(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles, self._norms = [], []
+
+
+def squared_norm(parameters: Iterable[torch.Tensor]) -> torch.Tensor:
+    """Of the gradients that the parameters hold, one at least; waits for no device."""
+    return _squared([_norm(p.grad) for p in parameters if p.grad is not None])
+
+
+def _norm(gradient: torch.Tensor) -> torch.Tensor:
+    values = gradient.detach()
+    values = values.coalesce().values() if values.is_sparse else values
+    # half types would round the norm, and the difference of two is what is asked for
+    dtype = torch.promote_types(values.dtype, torch.float32)
+    return torch.linalg.vector_norm(values, dtype=dtype)
+
+
+def _squared(norms: List[torch.Tensor]) -> torch.Tensor:
+    return torch.stack(norms).square().sum().float()

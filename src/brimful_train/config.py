@@ -469,6 +469,10 @@ class Config:
     """Write events for TensorBoard into --out (pip install 'brimful[tensorboard]')."""
     log_every_s: Annotated[float, Parameter(group=_KEEPING)] = 10.0
     """Seconds between two lines of the log within an epoch."""
+    noise_scale: Annotated[str, Parameter(group=_KEEPING)] = "auto"
+    """The gradient noise scale in the log: auto (where an update has several micro-batches or
+    ranks), split (where it has none of both, one update in 50 is made in two halves) or off.
+    """
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "clip_norm", self.clip_norm or None)
@@ -489,6 +493,7 @@ class Config:
             one_of("precision", (*PRECISIONS, "auto")),
             one_of("parallel", ("ddp", "fsdp2")),
             one_of("on_nan", ("stop", "skip")),
+            one_of("noise_scale", ("auto", "split", "off")),
             Rule("clip_norm", _is_positive, "it is 0 (no clipping) or more"),
             Rule("eval_every_epochs", _is_positive, "it is above 0 (None: at the end alone)"),
             Rule("log_every_s", lambda every: every > 0, "it is above 0"),

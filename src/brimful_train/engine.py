@@ -172,6 +172,7 @@ class _Training:
             parts.precision,
             self.ranks,
             parts.at_once,
+            parts.noise,
             self.config,
             self.log.say,
         )

@@ -41,6 +41,7 @@ from brimful_train.optim.optimizers import make_optimizer
 from brimful_train.optim.schedules import Schedule
 from brimful_train.reporting.peak_memory import limit_memory
 from brimful_train.reporting.progress_log import Log
+from brimful_train.step.gradient_noise import GradientNoise, noise_row
 from brimful_train.step.oom import Restart, SamplesAtOnce
 from brimful_train.task import Task
 
@@ -58,6 +59,7 @@ class Parts:
     sampler: EpochSampler
     pipeline: DataPipeline
     evaluation: Evaluation | None
+    noise: GradientNoise
     rows: list[EffectiveSetting]
     warnings: tuple[Diagnostic, ...]  # of what was given and kept, and is too much for the host
 
@@ -146,6 +148,10 @@ def build_parts(
     warnings += pipeline.plan.warnings
     schedule = _schedule(config, sampler, batching, optimizer)
     rows += schedule.rows()
+    rows.append(
+        noise_row(config, network.sharded, batching.accumulation, ranks.size, task.decomposes)
+    )
+    noise = GradientNoise(network, str(rows[-1].effective), device, ranks.size)
 
     at_once = SamplesAtOnce(task, _split(batching.micro_batch, sampler), ranks, log.say, restart)
     evaluation = None
@@ -178,6 +184,7 @@ def build_parts(
         sampler,
         pipeline,
         evaluation,
+        noise,
         rows,
         warnings,
     )

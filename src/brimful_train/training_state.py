@@ -13,6 +13,7 @@ from torch import nn
 from brimful.errors import DiskFull, UsageError
 from brimful.measure import host
 from brimful.units import counted
+from brimful_inside.noise_scale import NoiseScale
 from brimful_inside.script import keeps_writes_out
 from brimful_train.checkpoints.checkpoint import Loaded
 from brimful_train.checkpoints.folder import Checkpoints
@@ -91,10 +92,21 @@ class TrainingState:
         return done or self.epochs >= self.config.epochs - 1e-9 or self.lost_patience()
 
     def standing(self) -> Standing:
-        counts = self.counts
+        counts, (loss_sum, loss_count) = self.counts, self.sums.tolist()
         return Standing(
-            self.clock, self.epochs, counts.updates, counts.samples, *self.sums.tolist()
+            self.clock,
+            self.epochs,
+            counts.updates,
+            counts.samples,
+            loss_sum,
+            loss_count,
+            self.noise().samples,
         )
+
+    def noise(self) -> NoiseScale:
+        """By all updates so far. Waits for the device."""
+        self.parts.noise.read()
+        return self.parts.noise.scale
 
     def note_recovery(self, missing: Missing) -> None:
         self.update_recoveries += 1
@@ -158,6 +170,7 @@ class TrainingState:
         self.measures = state["measures"]
         self.counts = Counts(**state["counts"])
         self.best.load_state(state)
+        parts.noise.scale = NoiseScale(**state.get("noise", {}))  # older ones have none
         parts.adopt_checkpoint(state["oom_limits"])
         threads = state["settings"]["threads"]
         if len(threads) == self.ranks.size:
@@ -220,6 +233,7 @@ class TrainingState:
             "oom_limits": parts.oom_limits(),
             "statistics": dict(vars(self.statistics)),
             "measures": self.measures,
+            "noise": self.noise()._asdict(),
             **self.best.state(),
             "settings": {
                 "config": self.config.as_json(),
@@ -265,6 +279,8 @@ class TrainingState:
             update_recoveries=self.update_recoveries,
             skipped_nan=counts.skipped_nan,
             skipped_by_scaler=parts.precision.skipped,
+            noise_scale=self.noise().samples,
+            noise_scale_updates=self.noise().measured,
             measures=self.measures,
             best=self.best.found,
             ended_early=self.lost_patience(),
@@ -301,7 +317,8 @@ def changed_settings(saved: Mapping[str, Any], config: Config) -> Iterator[str]:
     """A sentence for each setting that is not what the checkpoint was made with."""
     before, now = flat(saved), flat(config.as_json())
     for name in now:
-        if name.split(".")[0] in UNREPORTED or before[name] == now[name]:
+        # a setting that is newer than the checkpoint has nothing to differ from
+        if name.split(".")[0] in UNREPORTED or before.get(name, now[name]) == now[name]:
             continue
         sentence = (
             f"config.{name} was {before[name]!r} when the checkpoint was made and is "

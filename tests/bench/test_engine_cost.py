@@ -17,10 +17,21 @@ def test_the_limit_holds_for_steps_of_ten_milliseconds_by_both_clocks():
     over["case"]["step_ms"] = 2
     assert bench.holds([within, over])
     assert not bench.holds([{**within, "wall_s": {"ratio": {"median": 1.03}}}])
+    within, over = (
+        bench.summary("10 ms, noise scale of each step by halves", [blocks(ratio)])
+        for ratio in (1.51, 1.53)
+    )
+    assert bench.holds([within]) and not bench.holds([over])
 
 
 @pytest.mark.parametrize(
-    "case", [PLAIN, bench.Case(10, 8, 8, accumulation=4), bench.Case(10, 8, 32, norm=True)]
+    "case",
+    [
+        PLAIN,
+        bench.Case(10, 8, 8, accumulation=4, looks="auto"),
+        bench.Case(10, 8, 32, norm=True),
+        bench.Case(10, 8, 32, looks="split"),
+    ],
 )
 def test_both_sides_make_the_same_updates(case, monkeypatch):
     """Over the same samples: with all of them in each update their order does not matter, but to
@@ -36,7 +47,7 @@ def test_both_sides_make_the_same_updates(case, monkeypatch):
     by_hand = bench.by_hand(theirs, x, y, case, 5)
     for _ in range(5):
         next(by_hand)
-    assert len(calls) == 5 * case.accumulation
+    assert len(calls) == 5 * case.passes
     # Compared by their outputs: biases before a normalization have no gradient but rounding, which
     # Adam makes steps of.
     with torch.no_grad():

@@ -126,6 +126,7 @@ class Standing:
     samples: int
     loss_sum: float  # of the epoch under way
     loss_count: float
+    noise_scale: float | None  # of the gradient, in samples
 
 
 class ProgressLog:
@@ -159,15 +160,17 @@ class ProgressLog:
             times += f", {format_duration(left_s)} left"
         shown = f"loss {loss:.4g}" if loss is not None else f"loss – ({why_none})"
         named = "".join(f"  eval {name} {value:.4g}" for name, value in measures.items())
+        noise = f"  noise scale {now.noise_scale:.4g}" if now.noise_scale is not None else ""
         self._log.line(
-            f"epoch {now.epochs:.4g}  step {now.updates:,}  {shown}{named}  lr {lr:.3g}  "
-            f"{format_rate(rate)}  memory {self._memory()}  {times}"
+            f"epoch {now.epochs:.4g}  step {now.updates:,}  {shown}{named}{noise}  lr "
+            f"{lr:.3g}  {format_rate(rate)}  memory {self._memory()}  {times}"
         )
         values: dict[str, float | None] = {
             "loss": loss,
             "lr": lr,
             "samples_per_s": rate,
             "memory_bytes": self._peaks.now_bytes(),
+            "noise_scale": now.noise_scale,
         }
         self._log.scalars(
             {**values, **{f"eval/{name}": value for name, value in measures.items()}}, now.updates

@@ -69,13 +69,13 @@ class GradientSum:
         pairs = zip(self._parameters, zip(*present, strict=True), strict=True)
         return [p for p, anywhere in pairs if any(anywhere) and p.grad is None]
 
-    def reduce(self, sums: torch.Tensor) -> None:
-        """All ranks' gradients added up in place, and `sums` (loss and count) with them. All have
-        the same ones present.
+    def reduce(self, *sums: torch.Tensor) -> None:
+        """All ranks' gradients added up in place, and `sums` (loss and count, say) with them. All
+        have the same ones present.
         """
         if self._ranks.size == 1:
             return
-        alone = [sums, *(p.grad for p in self._large if p.grad is not None)]
+        alone = [*sums, *(p.grad for p in self._large if p.grad is not None)]
         work: list[Any] = [dist.all_reduce(tensor, async_op=True) for tensor in alone]
         under_way: deque[tuple] = deque()
         buckets = {kind: itertools.cycle(flats) for kind, flats in self._flat.items()}

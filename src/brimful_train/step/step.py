@@ -33,6 +33,7 @@ from brimful_train.model.precision import Precision
 from brimful_train.optim.optimizers import set_lr
 from brimful_train.rng_state import Randomness, RandomState
 from brimful_train.step.buffers import Buffers, layers_that_depend_on_the_cut
+from brimful_train.step.gradient_noise import GradientNoise
 from brimful_train.step.gradients import GradientSum, clip, local
 from brimful_train.step.non_finite import Finite, LossSums, UpdateFacts
 from brimful_train.step.oom import (
@@ -85,10 +86,11 @@ class Stepper:
         precision: Precision,
         ranks: Ranks,
         at_once: SamplesAtOnce,
+        noise: GradientNoise,
         config: Config,
         say: Callable[[str], None],
     ):
-        self.task, self.at_once = task, at_once
+        self.task, self.at_once, self._noise = task, at_once, noise
         self.counts = Counts()
         self.finite = Finite(config.on_nan, precision.device)
         self._network, self._update, self._precision = network, update, precision
@@ -176,7 +178,8 @@ class Stepper:
                 for part, begin, end in pieces
                 for start, stop in self.at_once.split.pieces(end - begin)
             ]
-        self.forward_backward(data, cut)
+        with self._noise.watching(self.counts.updates, cut) as cut:
+            self.forward_backward(data, cut)
         if self._network.sharded:
             for batch in self.at_once.spares(data, cut):
                 self._precision.backward(self._objective(batch, 1, data.samples)[1] * 0.0)
@@ -196,6 +199,8 @@ class Stepper:
                 self._sums.add_sum(loss)
             else:
                 self._sums.add_mean(loss, stop - start)
+            weight = loss.count if isinstance(loss, Sum) else stop - start
+            self._noise.add_pass(stop - start, weight, data.samples)
             del batch, loss, objective  # the next one needs the room
 
     def _reduction(self, last: bool) -> contextlib.AbstractContextManager[None]:
@@ -297,17 +302,20 @@ class Stepper:
 
     def _finish(self, data: StepData, votes: list[Vote], lr_at: Callable[[int], float]) -> Done:
         samples = sum(vote.samples for vote in votes)
-        sums, sharded = self._sums.both, self._network.sharded
+        sums, sharded, noise = self._sums.both, self._network.sharded, self._noise
         if sharded or self._overlaps:  # which only several ranks are
-            torch.distributed.all_reduce(sums)
+            for tensor in (sums, *noise.sums):
+                torch.distributed.all_reduce(tensor)
         else:
             if len({vote.gradients for vote in votes}) > 1:
                 missing = self._gradients.missing()
                 self._twice(lambda: _fill_with_zeros(missing))
                 self._ranks.confirm()
-            self._gradients.reduce(sums)
+            self._gradients.reduce(sums, *noise.sums)
         if self._by_count or sharded or samples != data.samples:
             self._twice(lambda: self._divide(data.samples, samples))
+        if noise.sums:
+            self._twice(lambda: noise.add_update(samples))
         self.counts.updates += 1
         self.counts.samples += samples
         lr = lr_at(self.counts.samples)

@@ -1,9 +1,8 @@
 """The gradient noise scale of an unmodified script: from the gradients of its micro-batches, and of
 the ranks of DistributedDataParallel, in one step of some.
 
-A hook on each parameter sees the gradient of one backward pass, before it is added to others and
-before the ranks exchange it; the end of a backward pass shows what all passes of the step have
-made, before anybody clips it.
+Hooks see the gradient of each backward pass by itself; the end of a backward pass shows what all
+passes of the step have made, before anybody clips it.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import Any, List, NamedTuple, Optional
 
 import torch
 
-from brimful_inside.noise_scale import NoiseScale
+from brimful_inside.noise_scale import NoiseScale, PassNorms, squared_norm
 from brimful_inside.probe.context import call_probe, guarded, patch
 from brimful_inside.probe.hooks.forward_backward import is_compiled
 from brimful_inside.probe.process import exit
@@ -39,8 +38,7 @@ class GradientNoise:
         self.scale = NoiseScale()
         self._every = every
         self._parameters: List[Any] = []
-        self._handles: List[Any] = []
-        self._norms: List[Any] = []  # of this pass
+        self._passes = PassNorms()
         self._small_squares: List[Any] = []
         self._big_square: Any = None
         self._pending: Optional[_Pending] = None
@@ -48,7 +46,7 @@ class GradientNoise:
     @guarded
     def step(self, number: int, groups: Any, samples: Optional[int], batches: int) -> None:
         """A step of `samples` in `batches` is complete; `groups`: of the optimizer that made it."""
-        if self._handles:
+        if self._passes.watches:
             self._stop(samples, batches)
         if not self._every or (number - 1) % self._every or is_compiled():
             return
@@ -58,31 +56,25 @@ class GradientNoise:
         if not plain or (exit.others() > 0 and not _is_ddp):
             return  # sharded: no rank has the norm of a whole gradient
         self._parameters = parameters
-        self._handles = [parameter.register_hook(self._seen) for parameter in parameters]
-
-    def _seen(self, gradient: Any) -> None:
-        self._norms.append(torch.linalg.vector_norm(gradient.detach(), dtype=torch.float32))
+        self._passes.watch(parameters)
 
     @guarded
     def went_backward(self) -> None:
         """A backward pass has ended."""
-        norms, self._norms = self._norms, []
-        if not self._handles or not norms:
-            return
-        self._small_squares.append(torch.stack(norms).square().sum())
-        gradients = [p.grad for p in self._parameters if p.grad is not None]
-        self._big_square = torch.stack(torch._foreach_norm(gradients)).float().square().sum()
+        square = self._passes.take()
+        if square is not None:
+            self._small_squares.append(square)
+            self._big_square = squared_norm(self._parameters)
 
     def _stop(self, samples: Optional[int], batches: int) -> None:
-        for handle in self._handles:
-            handle.remove()
+        self._passes.unwatch()
         passes, ranks = len(self._small_squares), exit.others() + 1
         # several passes over one batch, as of two losses, are no parts of it
         if samples and passes == batches and passes * ranks > 1 and self._big_square is not None:
             self._pending = _Pending(
                 samples / passes, samples * ranks, passes, self._small_squares, self._big_square
             )
-        self._handles, self._norms, self._small_squares, self._big_square = [], [], [], None
+        self._small_squares, self._big_square = [], None
 
     @guarded
     def read(self) -> None:
@@ -93,9 +85,9 @@ class GradientNoise:
         squares = torch.stack(pending.small_squares).tolist()
         # the passes' gradients are added up: each is a share of the mean
         small_square = pending.passes**2 * sum(squares) / pending.passes
-        big_square = float(pending.big_square)
-        if 0 < big_square < float("inf") and small_square < float("inf"):
-            self.scale = self.scale.add(pending.small, small_square, pending.big, big_square)
+        self.scale = self.scale.add(
+            pending.small, small_square, pending.big, float(pending.big_square)
+        )
 
 
 def patch_gradient_noise() -> None:

@@ -41,7 +41,7 @@ def trained(
 def test_micro_batches_show_the_noise_scale_however_they_are_weighed(more):
     noise = GradientNoise(EVERY)
     assert trained(noise, passes=4, **more) == pytest.approx(NOISE**2, rel=0.3)
-    assert noise.scale.measured == 40 and not noise._handles
+    assert noise.scale.measured == 40 and not noise._passes.watches
 
 
 def test_a_trial_for_it_looks_at_each_step():
