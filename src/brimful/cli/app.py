@@ -574,9 +574,9 @@ def check(
     home: Path | None = None,
     json: Json = False,
 ) -> int:
-    """Memory as a test: what grew since the baseline, and which line did it.
+    """Memory as a test: what grew, and which line did it.
 
-    Ends with exit code 3 where a job of brimful.toml passes a limit.
+    Ends with exit code 3 where a job of brimful.toml passes a limit beside its baseline.
 
     Parameters
     ----------
