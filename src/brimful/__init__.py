@@ -11,6 +11,7 @@ From Python, what the command line does (each returns a `Record`):
     brimful.predict   will it fit a card, how much memory in which phase, the largest batch size
     brimful.audit     what a command really does
     brimful.tune      the settings with the highest throughput, each run before it is named
+    brimful.check     predictions beside their baseline: what grew, and which line did it
     brimful.compare   two ways to train beside each other: speed, memory, and how soon they learn
     brimful.run       trains with the settings that tune chose; smaller after out of memory
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from brimful.record import read_record
     from brimful.values import Command, Plan, Record
     from brimful.verbs.audit import audit
+    from brimful.verbs.check import check
     from brimful.verbs.compare import compare
     from brimful.verbs.predict import predict
     from brimful.verbs.run import run
@@ -42,6 +44,7 @@ _HOMES = {
     "Plan": "brimful.values",
     "Record": "brimful.values",
     "audit": "brimful.verbs.audit",
+    "check": "brimful.verbs.check",
     "compare": "brimful.verbs.compare",
     "load_ipython_extension": "brimful.cli.notebook",  # by its name IPython finds it
     "phase": "brimful_inside.script",
@@ -59,6 +62,7 @@ __all__ = [
     "Record",
     "__version__",
     "audit",
+    "check",
     "compare",
     "phase",
     "predict",

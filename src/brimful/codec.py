@@ -8,6 +8,7 @@ they are written as Python's json writes them (NaN, Infinity); what is printed f
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,10 +19,11 @@ from brimful.errors import OtherSchema, RecordUnreadable, WireUnreadable
 from brimful_inside import wire
 
 # of the entries of a record; raised when an older brimful could not read what a newer one writes
-SCHEMA = 3
-OLDEST_SCHEMA = 2  # 3 has one more kind of entry
+SCHEMA = 4
+OLDEST_SCHEMA = 2  # 3 and 4 have one more kind of entry each
 # of what the verbs print with --json; raised when a key goes or changes its meaning
 ANSWER_SCHEMA = 2
+LOCK_SCHEMA = 1  # of the baselines of `check`
 T = TypeVar("T")
 
 Entry = (
@@ -37,6 +39,7 @@ Entry = (
     | values.Attempt
     | values.RunEnded
     | values.Comparison
+    | values.Check
     | values.Diagnostic
     | values.Closed
 )
@@ -53,6 +56,7 @@ ENTRIES: dict[str, type] = {
     "attempt": values.Attempt,
     "run_ended": values.RunEnded,
     "comparison": values.Comparison,
+    "check": values.Check,
     "note": values.Diagnostic,
     "closed": values.Closed,
 }
@@ -88,6 +92,22 @@ def answer(value: Any = None, **more: Any) -> str:
     Enumerations are their values, absent is null, and units stand in the names.
     """
     return to_json({"schema": ANSWER_SCHEMA, **(to_builtins(value) or {}), **more})
+
+
+def encode_lock(baselines: dict[str, values.Baseline]) -> str:
+    """The baselines of `check` as a file that people read and git compares: what a line holds is
+    one line."""
+    text = to_json({"schema": LOCK_SCHEMA, "jobs": baselines}) + "\n"
+    rows = re.compile(r'(?<=\{)\n {10}("bytes": .*?)\n {8}(?=\})', re.DOTALL)
+    return rows.sub(lambda row: re.sub(r"\n\s+", "", re.sub(r",\n\s+", ", ", row[1])), text)
+
+
+def decode_lock(text: str) -> dict[str, values.Baseline]:
+    """Raises ValueError for what `encode_lock` of this version did not write."""
+    raw = _load(text)
+    if not isinstance(raw, dict) or raw.get("schema") != LOCK_SCHEMA:
+        raise ValueError(f"it is not of schema {LOCK_SCHEMA}")
+    return _convert(raw.get("jobs"), dict[str, values.Baseline])
 
 
 def encode_entry(entry: Entry) -> bytes:

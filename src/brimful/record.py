@@ -220,6 +220,7 @@ def replay(entries: Iterable[Entry], folder: Path | str, torn: bool = False) -> 
         plan=last.get(values.Plan),
         run=_run_of(entries, last, Path(folder)),
         comparison=last.get(values.Comparison),
+        check=last.get(values.Check),
         notes=tuple(entry for entry in entries if isinstance(entry, values.Diagnostic)),
         closed=last.get(values.Closed),
         torn=torn,

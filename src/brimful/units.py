@@ -206,6 +206,11 @@ def noun_of(setting: str) -> str:
     return "batch size" if setting == "batch_size" else setting
 
 
+def without_numbers(path: str) -> str:
+    """What modules have in common whose paths differ in their numbers: "blocks.*.mlp.*"."""
+    return re.sub(r"(?<![^. ])\d+(?=\.|$)", "*", path)
+
+
 def counted(count: int, singular: str, several: str = "") -> str:
     """ "1 step", "2 steps", "3,000 batches": a number with its noun, whose plural takes an s unless
     it is given.

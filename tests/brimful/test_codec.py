@@ -3,7 +3,7 @@ import json
 import math
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from brimful import codec, values
@@ -170,3 +170,23 @@ def test_a_wire_with_damaged_lines_gives_what_can_be_read_of_a_run(tmp_path):
     with pytest.raises(WireUnreadable):
         path.write_bytes(lines[1][:20] + lines[0])
         codec.read_wire(path)
+
+
+@slow_to_draw
+@given(st.dictionaries(st.text(), strategies.values_of(values.Baseline), max_size=3))
+def test_baselines_come_back_as_they_were_written_with_a_line_for_each_that_holds(baselines):
+    figures = [number for baseline in baselines.values() for number in baseline.figures.values()]
+    assume(all(map(math.isfinite, figures)))
+    text = codec.encode_lock(baselines)
+    assert codec.decode_lock(text) == baselines
+    held = [row for baseline in baselines.values() for row in baseline.held]
+    assert text.count('\n        {"bytes": ') == len(held)
+
+
+def test_a_line_of_the_script_with_braces_and_brackets_stays_whole():
+    where = 'train.py in main: x = {"bytes": [1,\n 2]}, "}"'
+    held = (values.Held(8, "activations", ("a", "b"), where),)
+    baseline = values.Baseline("0.1.0", "2.9.1", "l4", 8, {"step_s": 0.1}, "train", held)
+    text = codec.encode_lock({"gpt": baseline})
+    assert codec.decode_lock(text) == {"gpt": baseline}
+    assert '{"bytes": 8, "category": "activations", "modules": ["a", "b"], "where": ' in text

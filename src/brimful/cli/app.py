@@ -373,16 +373,29 @@ def request(
     help_epilogue=_example("audit -- python train.py --batch-size 64"),
 )
 def audit(
-    *, card: Card = CARD, here: Here = HERE, common: Common = COMMON, words: Words = ()
+    *,
+    card: Card = CARD,
+    here: Here = HERE,
+    common: Common = COMMON,
+    sarif: Path | None = None,
+    words: Words = (),
 ) -> int:
     """What the script really does.
 
     Effective batch size, hidden caps, accumulation, repeated batches, loading.
+
+    Parameters
+    ----------
+    sarif
+        Write the findings, each at its file and line, into this file as SARIF 2.1.0, which code
+        scanning of GitHub and GitLab reads.
     """
     from brimful.verbs.audit import audit as verb
 
     with views.progress() as watcher:
         record = verb(words, **card.chosen(), device=here.device, **common.chosen(watcher))
+    if sarif is not None:
+        views.write(record, "sarif", sarif)
     return views.show_audit(record, common.json, common.details)
 
 
@@ -593,6 +606,38 @@ def monitor(
 
     process = whole("--pid", pid, 1) if pid is not None else None
     return views.show_monitor(Monitor(record, process, home).read, once, export, json)
+
+
+@app.command(group=BEFORE, usage="Usage: brimful check [JOB...] [OPTIONS]", help_epilogue="")
+def check(
+    *jobs: str,
+    update: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    markdown: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    home: Path | None = None,
+    json: Json = False,
+) -> int:
+    """Memory as a test: what grew, and which line did it.
+
+    Ends with exit code 3 where a job of brimful.toml passes a limit beside its baseline.
+
+    Parameters
+    ----------
+    jobs
+        Names of jobs of brimful.toml, or of [tool.brimful] in pyproject.toml; all if none is given.
+    update
+        Write what is predicted to brimful.lock.json, the baseline of later calls, to be committed.
+    markdown
+        Print Markdown, for the comment of a pull request.
+    home
+        Where records are kept; else BRIMFUL_HOME, else .brimful here.
+    json
+        One JSON object on standard output.
+    """
+    from brimful.verbs.check import check as verb
+
+    with views.progress() as watcher:
+        record = verb(jobs, update=update, options=Options(home=home, watcher=watcher))
+    return views.show_check(record, json, markdown)
 
 
 @app.command(group=AFTER, usage="Usage: brimful report [RECORD] [OPTIONS]", help_epilogue="")

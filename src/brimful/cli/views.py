@@ -108,6 +108,15 @@ def show_comparison(record: Record, json: bool, page: bool, full: bool = False) 
     return interrupted or (DOES_NOT_FIT if comparison.failed else 0)
 
 
+def show_check(record: Record, json: bool, markdown: bool) -> int:
+    """What became of the jobs."""
+    if markdown and not json:
+        print(render_markdown(record), end="")
+    else:
+        _show(record, False, record.check if json else None)
+    return record.closed.exit_code if record.closed is not None else 0
+
+
 def show_run(record: Record, json: bool) -> int:
     """How the run ended. Standard output is the command's own: the screen goes to standard
     error.
@@ -164,6 +173,8 @@ def write(record: Record, format: str, out: Path | None) -> Path:
         render = render_markdown
     elif format == "text":
         render = console.render_text
+    elif format == "sarif" and record.audit is not None:
+        from brimful.show.sarif import render_sarif as render
     else:
         raise UsageError(
             problem=f"--format {format}",

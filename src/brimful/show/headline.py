@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from brimful.outcomes import EXHAUSTED, OUT_OF_MEMORY, OUTCOMES
+from brimful.show.check_sections import check_sentence
 from brimful.show.several_sections import which_sentence
 from brimful.show.text import (
     bytes_text,
@@ -85,6 +86,9 @@ def headline(record: Record) -> Headline:
         return of_plan(record.plan, record)
     if record.comparison is not None:
         return of_comparison(record.comparison)
+    if record.check is not None:
+        tone = "bad" if any(job.exit_code for job in record.check.jobs) else "good"
+        return Headline(tone, check_sentence(record.check))
     if record.prediction is not None:
         prediction = record.prediction
         answer = of_grid(prediction) if prediction.grid else of_prediction(prediction)

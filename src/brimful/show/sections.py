@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import replace
 
+from brimful.show.check_sections import check_sections
 from brimful.show.comparison_sections import comparison_sections
 from brimful.show.headline import planned_batch_size
 from brimful.show.machine_sections import card_facts, machine_facts
@@ -94,6 +95,8 @@ def sections(record: Record) -> list[Section]:
         parts += run_sections(record.run)
     if record.comparison is not None:
         parts += comparison_sections(record.comparison)
+    if record.check is not None:
+        parts += check_sections(record.check)
     if record.plan is not None:
         parts += _plan_sections(record, record.plan)
     if record.audit is not None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from brimful.units import format_bytes
+from brimful.values.check import Check
 from brimful.values.comparison import Comparison
 from brimful.values.estimates import (
     Breakdown,
@@ -384,6 +385,7 @@ class Record:
     plan: Plan | None = None
     run: Run | None = None
     comparison: Comparison | None = None
+    check: Check | None = None
     notes: tuple[Diagnostic, ...] = ()
     closed: Closed | None = None
     torn: bool = False  # the last line was cut off and left out

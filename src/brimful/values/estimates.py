@@ -111,6 +111,16 @@ class Alike:
 
 
 @dataclass(frozen=True)
+class Held:
+    """What a line holds at a peak for some modules, without their children."""
+
+    bytes: int  # of all these modules together
+    category: str
+    modules: tuple[str, ...]  # as of `ModuleShare`; () outside of any
+    where: str  # the user's line, as of `Moment`
+
+
+@dataclass(frozen=True)
 class Breakdown:
     """What the device peak is made of, at the moment when most was live. The parts add up to the
     device peak.
@@ -124,6 +134,9 @@ class Breakdown:
     moment: Moment
     # where the allocator took its last segment; None: at the same moment
     grown: Moment | None = None
+    # of the whole run: all live blocks by category, module and line, the largest first
+    # of the modules those that hold the same are together
+    held: tuple[Held, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -94,6 +94,7 @@ class Diagnostic:
     problem: str
     explanation: str
     suggestion: str
+    where: str = ""  # the line of the script that it is about: "sft.py:10"; "" where there is none
 
 
 @dataclass(frozen=True)

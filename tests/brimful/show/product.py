@@ -23,10 +23,15 @@ from brimful.errors import BrimfulError
 from brimful.record import latest, read_record
 from brimful.values import (
     AttemptStarted,
+    Check,
+    CheckedJob,
+    Closed,
     Estimate,
     GridCell,
+    Held,
     HostRoom,
     HostSetting,
+    Judged,
     Machine,
     Outcome,
     Record,
@@ -233,6 +238,41 @@ def tune_learning() -> Record:
 def compared() -> Record:
     words = ("my-train --batch-size 16", "my-train --batch-size 64")
     return made(compare, Learning(), words, budget=None, device="cpu", until=Until(60.0))
+
+
+@cache
+def checked() -> Record:
+    """A job that takes more than its baseline, beside one that has none, and one that fails."""
+    where = "train.py:88 in forward: x = self.mlp(x)"
+    jobs = (
+        CheckedJob(
+            "gpt",
+            "python train.py --batch-size 64",
+            "a100-40gb",
+            3,
+            (
+                Judged("peak_device_bytes", 20 * GIB, 18 * GIB, "+2 %", True),
+                Judged("step_s", 0.101, 0.1, "+10 %", False),
+            ),
+            (
+                Held(2 * GIB, "activations", ("blocks.3.mlp",), where),
+                Held(64 * MIB, "workspaces", tuple(f"blocks.{n}.mlp" for n in range(12)), where),
+            ),
+        ),
+        CheckedJob(
+            "vit",
+            "python vit.py",
+            "l4",
+            0,
+            (Judged("peak_device_bytes", 4 * GIB, 3 * GIB, "+2 %", None),),
+            notes=("the baseline is of torch 2.8.0, and this is 2.9.1",),
+        ),
+        CheckedJob("old", "python old.py", "t4", 5, failed=(f"{MESSAGE}. Mend it first.",)),
+    )
+    opened = replace(predict_fits().opened, verb="check", command=None, device=None, budget=None)
+    record = Record("", opened, closed=Closed(5, STARTED))
+    check = Check(jobs, "brimful.toml", "brimful.lock.json", False)
+    return settled(replace(record, check=check), "brimful check")
 
 
 @cache
@@ -443,6 +483,7 @@ ALL: dict[str, Callable[[], Record]] = {
     "tune-interrupted": tune_interrupted,
     "tune-fits-nothing": tune_fits_nothing,
     "compare": compared,
+    "check": checked,
     "script-raised": script_raised,
     "torn": torn,
     "empty": empty,

@@ -7,7 +7,8 @@ from brimful.decide.loaders_seen import batches_per_step, samples_of
 from brimful.values import Asked, Budget, Machine, Report, Setting, TrialResult
 from brimful_inside.wire import LoaderSeen
 
-Texts = tuple[str, str, str] | None  # problem, explanation, suggestion
+# problem, explanation, suggestion, and the line that it is about, where that is known
+Texts = tuple[str, str, str] | tuple[str, str, str, str] | None
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ def replacement(asked: Asked, what: str, loss: str) -> Texts:
             f"of {asked.place}.",
             f"{asked.name} has no effect: {loss}",
             f"Pass {asked.name} on, or take it out of the script.",
+            asked.changed_at,
         )
     requested += f" ({asked.place})" if asked.place else ""
     caps, at = ("caps", "at") if (asked.effective or 0) < asked.requested else ("raises", "to")
@@ -81,4 +83,5 @@ def replacement(asked: Asked, what: str, loss: str) -> Texts:
         f"{asked.changed_at} {caps} the {what} of {requested} {at} {effective}.",
         f"`{asked.text}` stands between: {loss}",
         f"Take it out, or ask for {effective}.",
+        asked.changed_at,
     )

@@ -179,4 +179,5 @@ def frequent_reads(observed: Observed) -> Texts:
         "before, and then the card waits for "
         "the next launches.",
         "Keep sums on the card (total += loss.detach()), and read them every so many steps.",
+        next(iter(lines)),
     )

@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from brimful.values import Alike, Breakdown, ModuleShare, Moment
+from brimful.values import Alike, Breakdown, Held, ModuleShare, Moment
 from brimful_inside.simulator.allocator import CachingAllocator
 from brimful_inside.simulator.allocator_settings import DEFAULT_SETTINGS, AllocatorSettings
 from brimful_inside.simulator.garbage import uncollected
@@ -313,7 +313,8 @@ def break_down(
         name: _breakdown([v for v in visits if v.phase == name], live, annotated, context_bytes)
         for name in phases
     }
-    return Breakdowns(_breakdown(visits, live, annotated, context_bytes), made)
+    whole = _breakdown(visits, live, annotated, context_bytes)
+    return Breakdowns(replace(whole, held=_held(visits, live, annotated.allocations)), made)
 
 
 def _breakdown(
@@ -354,6 +355,26 @@ def _breakdown(
         moment=moment,
         grown=grown if grown != moment else None,
     )
+
+
+def _held(
+    visits: Sequence[Visit], live: LiveBlocks, allocations: tuple[Allocation, ...]
+) -> tuple[Held, ...]:
+    """All that is live at the highest moment, by category, module and line."""
+    highest, names = max(visits, key=lambda visit: visit.allocated), _names(allocations)
+    sizes: Counter[tuple[str, str, str]] = Counter()
+    for number, size in live.at(highest.allocated_at).items():
+        made = allocations[number]
+        module = names.get((made.model, made.module), "")
+        sizes[made.category, module, made.site.where] += size
+    alike: dict[tuple[int, str, str, bool], list[str]] = {}
+    for (category, module, where), size in sizes.items():
+        alike.setdefault((size, category, where, bool(module)), []).append(module)
+    held = (
+        Held(size * len(modules), category, tuple(filter(None, modules)), where)
+        for (size, category, where, _), modules in alike.items()
+    )
+    return tuple(sorted(held, key=lambda row: -row.bytes))
 
 
 def _names(allocations: tuple[Allocation, ...]) -> dict[tuple[str, str], str]:

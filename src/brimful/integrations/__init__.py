@@ -1,0 +1,1 @@
+"""Thin adapters to tools of others; each imports its tool."""

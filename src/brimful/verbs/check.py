@@ -1,0 +1,157 @@
+"""`check`: memory as a test. Each job of `brimful.toml` is predicted and set beside its baseline,
+which `--update` writes."""
+
+import shlex
+import tomllib
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+
+from brimful import codec, masking
+from brimful import command as commands
+from brimful.decide.check import baseline_of, grows, judged, limits_of, require_known, to_keep
+from brimful.decide.run.settings import BATCH_SIZE
+from brimful.errors import CUT_SHORT, BrimfulError, DoesNotFit, UsageError
+from brimful.units import parse_batch_size
+from brimful.values import Baseline, Check, CheckedJob, Job, Record
+from brimful.verbs import devices
+from brimful.verbs.audit import audit
+from brimful.verbs.predict import predict
+from brimful.verbs.session import Options, opened
+
+FILE, LOCK, PROJECT = "brimful.toml", "brimful.lock.json", "pyproject.toml"
+_KEYS = [key.name for key in fields(Job)]
+_EXAMPLE = (
+    "for instance:\n[jobs.train]\n"
+    'command = "python train.py --batch-size 64"\ngpu = "a100-40gb"\npeak_device = "+2 %"'
+)
+
+
+def check(
+    names: Sequence[str] = (), *, update: bool = False, options: Options | None = None
+) -> Record:
+    """Predicts the jobs of the file that is here, or those with these names. Returns the record,
+    whose `check` is the answer; its `closed.exit_code` is 3 where a job passes a limit, and that of
+    the error where one could not be predicted. `update`: write what is predicted as the baseline.
+
+    Raises UsageError where the file is not there or cannot be meant, or a job has no baseline,
+    NoSuchDevice for an unknown card."""
+    options = options or Options()
+    source, jobs = _read_jobs()
+    require_known(names, list(jobs), source, "a job")
+    baselines = _read_lock()
+    chosen = {name: jobs[name] for name in names or jobs}
+    for name, job in chosen.items():
+        place = f"{source}, job {name}"
+        limits = limits_of(job, place)
+        if len(devices.cards(devices.CardRequest(job.gpu, job.gpu_memory), options.home)) > 1:
+            raise UsageError(
+                f"{place} names several cards",
+                "a job has one baseline, so it is for one kind of card",
+                "make a job of each",
+            )
+        left_open = commands.placeholders(commands.parse(_argv(job)))
+        if _batch_size(job) is None and BATCH_SIZE in left_open:
+            raise UsageError(
+                f"{place} leaves its batch size open",
+                "its memory would be that of the largest one that fits, whatever the script does",
+                "give it: set = { batch_size = 64 }",
+            )
+        if not update and name not in baselines and any(map(grows, limits.values())):
+            raise UsageError(
+                f"job {name} has no baseline in {LOCK}",
+                "without one nobody can say what grew",
+                f"write it, and commit it:\nbrimful check --update {name}",
+            )
+    checked = []
+    for name, job in chosen.items():
+        options.watcher.message(f"job {name}")
+        result, now = _checked(name, job, baselines.get(name), options, update)
+        checked.append(result)
+        if update and now is not None:
+            baselines[name] = to_keep(now)
+    if update:
+        kept = {name: baselines[name] for name in jobs if name in baselines}
+        try:
+            Path(LOCK).write_text(codec.encode_lock(kept), encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"{LOCK} could not be written: {error.strerror}") from error
+    with opened("check", None, None, options) as session:
+        # of a job that could not be predicted nothing is known, so its code comes first
+        codes = {job.exit_code for job in checked}
+        session.exit_code = min(codes - {0, DoesNotFit.exit_code} or codes - {0} or codes)
+        session.keep(Check(tuple(checked), source, LOCK, update))
+    return session.record()
+
+
+def _read_jobs() -> tuple[str, dict[str, Job]]:
+    """The file's name, and its jobs by name."""
+    name = FILE if Path(FILE).is_file() else PROJECT
+    try:
+        table = tomllib.loads(Path(name).read_text(encoding="utf-8"))
+        table = table if name == FILE else table["tool"]["brimful"]
+        require_known(table, ["jobs"], name, "a table")
+        jobs = table.get("jobs", {})
+        for job in jobs:
+            require_known(jobs[job], _KEYS, f"{name}, job {job}", "a key")
+        read = codec.decode(codec.encode(jobs), dict[str, Job])
+        if not all(map(_argv, read.values())) or not read:
+            raise ValueError("it has no jobs, or one without a command")
+        return name, read
+    except (FileNotFoundError, KeyError):
+        raise UsageError(
+            f"there is neither {FILE} here nor [tool.brimful] in {PROJECT}",
+            "brimful check takes its jobs from one of them",
+            _EXAMPLE,
+        ) from None
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise UsageError(f"{name} cannot be read: {error}", suggestion=_EXAMPLE) from error
+
+
+def _read_lock() -> dict[str, Baseline]:
+    try:
+        return codec.decode_lock(Path(LOCK).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"{LOCK} cannot be read: {error}",
+            "it is damaged, or a newer brimful wrote it",
+            "restore it from git, or write it anew: brimful check --update",
+        ) from error
+
+
+def _argv(job: Job) -> list[str]:
+    return shlex.split(job.command) if isinstance(job.command, str) else job.command
+
+
+def _batch_size(job: Job) -> int | None:
+    """That of the command, or of `set`; None where neither has one."""
+    value = job.set.get(BATCH_SIZE, commands.parse(_argv(job)).given.get(BATCH_SIZE))
+    return None if value is None else parse_batch_size(str(value))
+
+
+def _checked(
+    name: str, job: Job, before: Baseline | None, options: Options, renews: bool
+) -> tuple[CheckedJob, Baseline | None]:
+    """What became of a job, and what is predicted; None where nothing could be."""
+    argv, card = _argv(job), {"gpu": job.gpu, "gpu_memory": job.gpu_memory, "settings": job.set}
+    # no larger batch size than the job's is searched for
+    options = replace(options, budget=job.budget, max_batch_size=_batch_size(job))
+    result = CheckedJob(name, shlex.join(masking.words(argv)), job.gpu or job.gpu_memory or "")
+    try:
+        record = predict(argv, options=options, what_if=False, **card)
+        audited = audit(argv, options=options, **card).audit if job.no_findings else None
+        found = audited.findings if audited is not None else ()
+    except CUT_SHORT:
+        raise
+    except BrimfulError as error:
+        said = "; ".join(sentence.rstrip(".") for sentence in error.sentences())
+        options.watcher.message(f"{getattr(error, 'traceback', '')}\n{said}".lstrip())
+        return replace(result, exit_code=error.exit_code, failed=(said,)), None
+    prediction, device, machine = record.prediction, record.opened.device, record.opened.machine
+    assert prediction is not None and device is not None and machine is not None
+    torch = next(report.torch_version for trial in record.trials for report in trial.reports)
+    result = replace(result, gpu=device.label.removesuffix(" (imaginary)"), record=record.folder)
+    now = baseline_of(prediction, result.gpu, torch, machine.brimful_version)
+    return judged(job, prediction, found, before, now, result, renews), now
