@@ -147,8 +147,9 @@ class Losses:
         """A step is complete."""
         loss, self._of_step = self._of_step, None
         if not self.reported:
-            is_here = loss is not None and loss.device.type == "cpu"
-            self.latest = float(loss) if is_here else None
+            self.latest = None
+            if loss is not None and loss.device.type == "cpu":
+                self.latest = float(loss)
         if not self._cut:
             return
         self._are_known.append(loss is not None)
