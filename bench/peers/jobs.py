@@ -1,0 +1,313 @@
+"""The trainings that the peers find batch sizes for: each a model and samples, one loop for all.
+
+A model is given a batch by name and returns {"loss": ...}, as Transformers' models do; its samples
+are made when they are read. Weights are new ones, from configurations. Of the recipes these are
+the networks and losses; the loop is the one of this bench, as a peer brings its own.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+Sample = dict[str, torch.Tensor]
+WORDS = 4000
+STEPS = 3  # of an epoch in which all batches are alike
+
+
+@dataclass(frozen=True)
+class Job:
+    model: Callable[[], nn.Module]
+    sample: Callable[[torch.Generator], Sample]
+    memory: str  # of the card
+    collate: Callable[[Sequence[Sample]], Sample] = default_collate
+    epoch: int | None = None  # samples; None: batches are alike, and a few steps show all
+    start: int = 512  # the batch size that peers go down from, and MEMTRACKER's first
+
+    def data(self) -> Dataset:
+        return Samples(self.sample, self.epoch or 40_000)
+
+    def loader(self, batch_size: int, shuffle: bool = True) -> DataLoader:
+        return DataLoader(
+            self.data(), batch_size, shuffle=shuffle, collate_fn=self.collate, drop_last=True
+        )
+
+    def steps(self, batch_size: int) -> int:
+        """Of a training that shows whether the size fits: a whole epoch where batches differ."""
+        return max(1, self.epoch // batch_size) if self.epoch else STEPS
+
+
+class Samples(Dataset):
+    def __init__(self, sample: Callable[[torch.Generator], Sample], count: int) -> None:
+        self.sample, self.count = sample, count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, number: int) -> Sample:
+        return self.sample(torch.Generator().manual_seed(number))
+
+
+def train(job: Job, batch_size: int, seed: int = 0, steps: int | None = None) -> None:
+    """The loop that every peer's is like: AdamW, no clipping, the loss kept until the next."""
+    torch.manual_seed(seed)
+    model = job.model().cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    for batch in islice(job.loader(batch_size), steps or job.steps(batch_size)):
+        loss = model(**{name: value.cuda() for name, value in batch.items()})["loss"]
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+class Losing(nn.Module):
+    """A network that is given inputs by name, with a loss of what it returns."""
+
+    def __init__(self, network: nn.Module, loss: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.network, self.loss = network, loss
+
+    def forward(self, **batch: torch.Tensor) -> dict[str, torch.Tensor]:
+        batch.pop("num_items_in_batch", None)  # which Transformers' Trainer adds
+        return {"loss": self.loss(self.network, **batch)}
+
+
+def _own_loss(network: nn.Module, **batch: torch.Tensor) -> torch.Tensor:
+    return network(**batch).loss
+
+
+def _number(source: torch.Generator, most: int, shape: tuple[int, ...] = ()) -> torch.Tensor:
+    return torch.randint(1, most, shape, generator=source)
+
+
+def _image(side: int, classes: int) -> Callable[[torch.Generator], Sample]:
+    def sample(source: torch.Generator) -> Sample:
+        return {"pixel_values": torch.zeros(3, side, side), "labels": _number(source, classes)}
+
+    return sample
+
+
+def _text(length: int) -> Callable[[torch.Generator], Sample]:
+    def sample(source: torch.Generator) -> Sample:
+        words = _number(source, WORDS, (length,))
+        return {"input_ids": words, "labels": words}
+
+    return sample
+
+
+def _resnet() -> nn.Module:
+    from transformers import ResNetConfig, ResNetForImageClassification
+
+    config = ResNetConfig(
+        embedding_size=64,
+        hidden_sizes=[64, 128, 256, 512],
+        depths=[2, 2, 2, 2],
+        layer_type="basic",
+        num_labels=100,
+    )
+    return Losing(ResNetForImageClassification(config), _own_loss)
+
+
+def _vit() -> nn.Module:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    config = ViTConfig(
+        hidden_size=192,
+        num_hidden_layers=6,
+        num_attention_heads=3,
+        intermediate_size=768,
+        image_size=160,
+        num_labels=100,
+    )
+    return Losing(ViTForImageClassification(config), _own_loss)
+
+
+def _gpt2() -> nn.Module:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(
+        vocab_size=WORDS, n_positions=256, n_embd=256, n_layer=4, n_head=4, use_cache=False
+    )
+    return Losing(GPT2LMHeadModel(config), _own_loss)
+
+
+def _lora() -> nn.Module:
+    from peft import LoraConfig, get_peft_model
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=WORDS,
+        hidden_size=512,
+        intermediate_size=1376,
+        num_hidden_layers=4,
+        num_attention_heads=8,
+        use_cache=False,
+    )
+    adapted = LoraConfig(r=8, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
+    return Losing(get_peft_model(LlamaForCausalLM(config), adapted), _own_loss)
+
+
+class _Lstm(nn.Module):
+    def __init__(self, width: int = 256) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(WORDS, width, padding_idx=0)
+        self.lstm = nn.LSTM(width, width, 2, batch_first=True)
+        self.head = nn.Linear(width, WORDS)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        return self.head(self.lstm(self.embedding(words))[0])
+
+
+def _next_word(network: nn.Module, words: torch.Tensor) -> torch.Tensor:
+    logits = network(words[:, :-1])
+    return F.cross_entropy(logits.flatten(0, 1), words[:, 1:].flatten(), ignore_index=0)
+
+
+def _padded(samples: Sequence[Sample], filling: dict[str, int]) -> Sample:
+    return {
+        name: pad_sequence([sample[name] for sample in samples], True, filling.get(name, 0))
+        for name in samples[0]
+    }
+
+
+def _uneven_text(source: torch.Generator) -> Sample:
+    return {"words": _number(source, WORDS, (int(torch.randint(20, 257, (), generator=source)),))}
+
+
+def _captcha() -> nn.Module:
+    from recipes.captcha.model import Reader
+    from recipes.captcha.recipe import loss
+
+    return Losing(
+        Reader(), lambda network, images, labels: loss(network, (images / 127.5 - 1, labels))
+    )
+
+
+def _captcha_sample(source: torch.Generator) -> Sample:
+    images = torch.zeros(1, 60, 160, dtype=torch.uint8)
+    return {"images": images, "labels": _number(source, 36, (4,))}
+
+
+def _chatlm() -> nn.Module:
+    from recipes.chatlm.model import chat_model
+    from recipes.chatlm.settings import ModelOptions
+
+    def loss(network: nn.Module, **batch: torch.Tensor) -> torch.Tensor:
+        total, count = network(**batch)
+        return total / count
+
+    return Losing(chat_model(ModelOptions(model="tiny"), WORDS, padding=0, end=1), loss)
+
+
+def _dialogue(source: torch.Generator) -> Sample:
+    prompt, answer = torch.randint(16, 193, (2,), generator=source).tolist()
+    words = _number(source, WORDS, (prompt,))
+    return {
+        "input_ids": words,
+        "attention_mask": torch.ones_like(words),
+        "labels": _number(source, WORDS, (answer,)),
+    }
+
+
+def _dialogues(samples: Sequence[Sample]) -> Sample:
+    return _padded(samples, {"labels": -100})
+
+
+def _ood_dpo() -> nn.Module:
+    from recipes.ood_dpo.head import EnergyHead
+    from recipes.ood_dpo.loss import head_loss
+    from recipes.ood_dpo.settings import HeadOptions
+
+    of_energies = head_loss(HeadOptions())
+
+    def loss(network: nn.Module, inside: torch.Tensor, outside: torch.Tensor) -> torch.Tensor:
+        return of_energies(network(inside), network(outside))
+
+    return Losing(EnergyHead(hidden=4096), loss)
+
+
+def _molecules(source: torch.Generator) -> Sample:
+    return {"inside": torch.zeros(512), "outside": torch.zeros(512)}
+
+
+class _Pairwise(nn.Module):
+    """Scores every sample against every other by a small network: memory grows with the square."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, width))
+        self.score = nn.Linear(width, 1)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        inner = self.body(features)
+        return self.score(F.relu(inner[:, None] + inner[None])).squeeze(-1)
+
+
+def _all_pairs(network: nn.Module, features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    alike = (labels[:, None] == labels[None]).float()
+    return F.binary_cross_entropy_with_logits(network(features), alike)
+
+
+def _labelled(source: torch.Generator) -> Sample:
+    return {"features": torch.zeros(256), "labels": _number(source, 10)}
+
+
+class _Detector(nn.Module):
+    """A convolutional grid, and for each target its distance from what each place predicts."""
+
+    def __init__(self, widths: Sequence[int] = (16, 32, 64, 96)) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for channels, out in zip((3, *widths), widths, strict=False):
+            layers += [nn.Conv2d(channels, out, 3, 2, 1), nn.GroupNorm(8, out), nn.ReLU()]
+        self.grid = nn.Sequential(*layers, nn.Conv2d(widths[-1], 14, 1))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.grid(images).flatten(2).transpose(1, 2)  # (batch, places, 4 sides + 10 scores)
+
+
+def _matched(
+    network: nn.Module, images: torch.Tensor, boxes: torch.Tensor, owners: torch.Tensor
+) -> torch.Tensor:
+    theirs = network(images)[owners]  # (targets, places, 14)
+    costs = (theirs[..., :4] - boxes[:, None]).abs().sum(-1) + theirs[..., 4:].logsumexp(-1)
+    return (costs * costs.softmax(-1)).sum(-1).mean()
+
+
+def _scene(source: torch.Generator) -> Sample:
+    count = int(torch.randint(1, 25, (), generator=source))
+    return {"images": torch.zeros(3, 256, 256), "boxes": torch.rand(count, 4, generator=source)}
+
+
+def _scenes(samples: Sequence[Sample]) -> Sample:
+    counts = torch.tensor([len(sample["boxes"]) for sample in samples])
+    return {
+        "images": torch.stack([sample["images"] for sample in samples]),
+        "boxes": torch.cat([sample["boxes"] for sample in samples]),
+        "owners": torch.arange(len(samples)).repeat_interleave(counts),
+    }
+
+
+JOBS = {
+    "captcha": Job(_captcha, _captcha_sample, "2GiB"),
+    "chatlm": Job(_chatlm, _dialogue, "2GiB", _dialogues, epoch=1500),
+    "ood_dpo": Job(_ood_dpo, _molecules, "2GiB", start=16_384),
+    "resnet": Job(_resnet, _image(160, 100), "2GiB"),
+    "vit": Job(_vit, _image(160, 100), "2GiB"),
+    "gpt2": Job(_gpt2, _text(256), "2GiB"),
+    "lstm": Job(
+        lambda: Losing(_Lstm(), _next_word),
+        _uneven_text,
+        "2GiB",
+        lambda samples: _padded(samples, {}),
+        epoch=1500,
+    ),
+    "detection": Job(lambda: Losing(_Detector(), _matched), _scene, "2GiB", _scenes, epoch=1500),
+    "pairwise": Job(lambda: Losing(_Pairwise(), _all_pairs), _labelled, "2GiB", start=4096),
+    "lora": Job(_lora, _text(256), "2GiB"),
+}
