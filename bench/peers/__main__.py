@@ -14,17 +14,19 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from bench import harness
-from bench.peers.jobs import JOBS
-from bench.peers.table import ONLY_FOR, PEERS, WITH_MAXIMUM, Row, table
+from bench.peers.card import calibration
+from bench.peers.jobs import JOBS, Job
+from bench.peers.table import OF_VISION, PEERS, WITH_MAXIMUM, Row, table
 from bench.run_scripts import versions
+from brimful.measure.gpus import calibrations
 
 PACKAGES = {
     "main": ["accelerate", "lightning", "peft", "toma", "torch-preflight", "transformers"],
     "vision": ["mosaicml", "torchvision", "transformers", "ultralytics"],
 }
 LIMIT_S = 3000  # of all peers of a job in one environment
-# One job is run once more with a maximum, which is no power of two and below what fits.
-MAXIMUM_OF, MAXIMUM = "gpt2", 20
+# One job is run once more with a maximum, which is no power of two and less than what fits.
+MAXIMUM_OF, MAXIMUM = "pairwise", 700
 
 
 def cells(python: str, job: str, peers: Sequence[str], **flags: Any) -> Iterator[dict[str, Any]]:
@@ -56,9 +58,11 @@ def cells(python: str, job: str, peers: Sequence[str], **flags: Any) -> Iterator
 def brimful(python: str, job: str, most: int | None) -> dict[str, Any]:
     """What `predict` names, and whether a trial traced that size."""
     maximum = {"max_batch_size": most} if most else {}
-    words = ["predict", "--gpu-memory", JOBS[job].memory, *harness.flags(maximum)]
+    known = calibration(JOBS[job].memory)
+    words = ["predict", "--gpu", known.name, *harness.flags(maximum)]
     command = [python, "-m", "bench.peers.cell", job, "train", "--batch-size", "{batch_size}"]
     with tempfile.TemporaryDirectory() as folder:
+        calibrations.keep(known, Path(folder, "records"))
         report = harness.brimful(words, command, folder, limit_s=LIMIT_S)
         configs = [json.loads(path.read_text()) for path in Path(folder).rglob("trial_config.json")]
     answer = report["answer"]
@@ -100,18 +104,29 @@ class Kept:
         return [peer for peer in peers if (job, peer, most) not in self.rows]
 
 
+def can(peer: str, job: Job) -> bool:
+    """Whether the job can be put to the peer."""
+    return peer in OF_VISION if job.vision else peer != "ultralytics"
+
+
+def environment_of(peer: str, job: str) -> str:
+    """Where a peer runs on a job."""
+    return "vision" if JOBS[job].vision and peer != "brimful" else PEERS[peer]
+
+
 def fill(
     kept: Kept, job: str, pythons: dict[str, str], peers: Sequence[str], most: int | None = None
 ) -> None:
     """The cells of a job that are missing."""
     for name, python in pythons.items():
-        lacking = kept.lacks(job, [peer for peer in peers if PEERS[peer] == name], most)
+        theirs = [peer for peer in peers if environment_of(peer, job) == name]
+        lacking = kept.lacks(job, theirs, most)
         true = kept.rows.get((job, "true", None), {}).get("largest", 1)
         flags = {"true": true, **({"most": most} if most else {})}
         for row in cells(python, job, lacking, **flags) if lacking else ():
             kept.add(job, row, most)
     if "brimful" in peers and kept.lacks(job, ["brimful"], most):
-        kept.add(job, brimful(pythons["main"], job, most), most)
+        kept.add(job, brimful(pythons[environment_of("true", job)], job, most), most)
 
 
 def main(
@@ -125,10 +140,13 @@ def main(
     pythons = {"main": python, **({"vision": vision} if vision else {})}
     kept = Kept(out, {name: versions(path, PACKAGES[name]) for name, path in pythons.items()})
     chosen = harness.choose(PEERS, peers)
-    for job in harness.choose(JOBS, only):
+    for job, of in harness.choose(JOBS, only).items():
+        if of.vision and vision is None:
+            harness.say(job, "left out without --vision")
+            continue
         if kept.lacks(job, ["true"]):  # predictors are asked about that size
             fill(kept, job, pythons, ["true"])
-        fill(kept, job, pythons, [peer for peer in chosen if ONLY_FOR.get(peer, job) == job])
+        fill(kept, job, pythons, [peer for peer in chosen if can(peer, of)])
         if job == MAXIMUM_OF:
             asked = [peer for peer in chosen if peer in WITH_MAXIMUM]
             fill(kept, job, pythons, asked, MAXIMUM)

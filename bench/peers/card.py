@@ -1,25 +1,46 @@
 """An imaginary card of this process, and what became of the batch sizes that were tried on it."""
 
+import datetime
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from bench.peers.jobs import Job, Losing, train
+from bench.peers.jobs import GIVEN, Job, train
 from brimful.measure.gpus import custom_gpu, to_card
+from brimful.values import Calibration
 from brimful_inside import imaginary
 
 SEEDS = 3  # epochs of uneven batches, at the edge
 
 
-def room(memory: str) -> int:
-    """What PyTorch may hold where the CUDA context is as large as is assumed at most."""
+def calibration(memory: str) -> Calibration:
+    """The card as `brimful doctor --calibrate` describes one: its context is known."""
     gpu = custom_gpu(memory)
-    return int(gpu.total_bytes.value - (gpu.context_bytes.high or gpu.context_bytes.value))
+    assert gpu.cudnn_bytes is not None
+    return Calibration(
+        name=f"peers-{memory}",
+        total_bytes=int(gpu.total_bytes.value),
+        capability=gpu.capability,
+        multiprocessors=gpu.multiprocessors,
+        context_bytes=int(gpu.context_bytes.value),
+        cudnn_bytes=int(gpu.cudnn_bytes.value),
+        stages_bytes={},
+        others_bytes=None,
+        rates={},
+        hostname="an imaginary card",
+        date=datetime.date.today().isoformat(),
+        versions={},
+    )
+
+
+def room(memory: str) -> int:
+    """What PyTorch may hold: all but the context, with what cuDNN adds to it."""
+    of = calibration(memory)
+    return of.total_bytes - of.context_bytes - of.cudnn_bytes
 
 
 @contextmanager
@@ -33,30 +54,15 @@ def card(memory: str) -> Iterator[Any]:
         gc.collect()
 
 
-@dataclass
-class Watched:
-    """Batch sizes that the model was given, in order, and those with which a step was made."""
-
-    given: list[int] = field(default_factory=list)
-    stepped: set[int] = field(default_factory=set)
-
-
 @contextmanager
-def watched() -> Iterator[Watched]:
-    """Of all models of this process."""
-    seen = Watched()
-    forward = Losing.forward
-
-    def watching(self: Losing, **batch: torch.Tensor) -> Any:
-        seen.given.append(len(next(iter(batch.values()))))
-        return forward(self, **batch)
-
-    Losing.forward = watching
-    hook = register_optimizer_step_post_hook(lambda *_: seen.stepped.add(seen.given[-1]))
+def stepped() -> Iterator[set[int]]:
+    """The batch sizes with which an optimizer made a step."""
+    sizes: set[int] = set()
+    hook = register_optimizer_step_post_hook(lambda *_: sizes.update(GIVEN[-1:]))
+    GIVEN.clear()
     try:
-        yield seen
+        yield sizes
     finally:
-        Losing.forward = forward
         hook.remove()
 
 
@@ -73,29 +79,43 @@ def peak_of(job: Job, batch_size: int, seeds: int = 1) -> int | None:
     return max(peaks)
 
 
-def true_largest(job: Job, around: int = 3) -> dict[str, Any]:
-    """The largest size such that it and all sizes below it that were tried fit: by doubling and
-    bisection, then by going on past it until `around` sizes in a row do not fit."""
+def true_largest(job: Job, beyond: int = 10) -> dict[str, Any]:
+    """The largest size that fits: by doubling and bisection, then by trying the next three sizes
+    and `beyond` others up to a quarter more, since a larger size may fit where a smaller one leaves
+    memory in pieces; and so on from what fits there."""
     tried: dict[int, int | None] = {}
 
-    def fits(size: int, seeds: int = 1) -> bool:
-        tried[size] = peak_of(job, size, seeds)
+    def fits(size: int) -> bool:
+        if size not in tried:
+            tried[size] = peak_of(job, size)
         return tried[size] is not None
 
-    low, high = 0, 1
+    def edge(low: int, high: int) -> int:
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle)
+        return low
+
+    high = 1
     while fits(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    while low and job.epoch and not fits(low, SEEDS):
+        high *= 2
+    low = edge(high // 2, high)
+    while True:
+        near = {low + 1, low + 2, low + 3}
+        far = {low + max(4, low * part // (4 * beyond)) for part in range(1, beyond + 1)}
+        more = [size for size in sorted(near | far) if fits(size)]
+        if not more:
+            break
+        above = [size for size in tried if size > more[-1] and not fits(size)]
+        low = edge(more[-1], min(above, default=2 * more[-1]))
+    while job.epoch and low > 1:
+        tried[low] = peak_of(job, low, SEEDS)
+        if tried[low] is not None:
+            break
         low -= 1
-    beyond = {size: fits(size, SEEDS) for size in range(low + 1, low + 1 + around)}
-    below = {size: tried[size] is not None for size in sorted(tried) if size < low}
     return {
         "largest": low,
         "peak_reserved_bytes": tried[low],
         "sizes_tried": len(tried),
-        "larger_that_fit": [size for size, fit in beyond.items() if fit],
-        "smaller_that_did_not": [size for size, fit in below.items() if not fit],
+        "smaller_that_did_not": sorted(size for size in tried if size < low and not fits(size)),
     }

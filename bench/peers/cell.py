@@ -9,21 +9,21 @@ from typing import Annotated, Any
 
 from bench import harness
 from bench.peers import drivers
-from bench.peers.card import card, room, true_largest, watched
-from bench.peers.jobs import JOBS, Job, train
+from bench.peers.card import card, room, stepped, true_largest
+from bench.peers.jobs import GIVEN, JOBS, Job, train
 
 MOST = 16_384  # where a predictor's answer does not depend on the size
 
 
 def found(peer: str, job: Job, most: int | None) -> dict[str, Any]:
     """What a peer named, and what it met on the way."""
-    with card(job.memory) as gpu, watched() as seen:
+    with card(job.memory) as gpu, stepped() as sizes:
         named = drivers.FINDERS[peer](job, most)
         errors = gpu.ledgers[0].allocator.num_ooms
     return {
         "named": named,
-        "ran": named in seen.stepped,
-        "trials": len(set(seen.given)),
+        "ran": named in sizes,
+        "trials": len(set(GIVEN)),
         "out_of_memory_errors": errors,
     }
 

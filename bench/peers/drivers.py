@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from bench.peers.jobs import Job, train
+from bench.peers.jobs import BOXES, GIVEN, SIDE, Job, train
 
 
 def lightning(mode: str, job: Job, most: int | None) -> int | None:
@@ -129,9 +129,12 @@ def composer(job: Job, most: int | None) -> int:
 
 
 def ultralytics(job: Job, most: int | None) -> int:
+    """It takes a detector of its own, and runs it forward and backward without its loss."""
     from ultralytics.utils.autobatch import autobatch
 
-    return autobatch(job.model().network.cuda(), imgsz=job.side, batch_size=8)
+    network = job.model().network.cuda().train()
+    network.register_forward_pre_hook(lambda _, inputs: GIVEN.append(len(inputs[0])))
+    return autobatch(network, SIDE, max_num_obj=BOXES)
 
 
 def mem_tracker(job: Job, batch_size: int) -> int:

@@ -17,6 +17,8 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 Sample = dict[str, torch.Tensor]
 WORDS = 4000
+SIDE, BOXES = 320, 8  # of YOLO's images
+GIVEN: list[int] = []  # the batch sizes that the networks of this process were given
 STEPS = 3  # of an epoch in which all batches are alike
 
 
@@ -27,7 +29,8 @@ class Job:
     memory: str  # of the card
     collate: Callable[[Sequence[Sample]], Sample] = default_collate
     epoch: int | None = None  # samples; None: batches are alike, and a few steps show all
-    start: int = 512  # the batch size that peers go down from, and MEMTRACKER's first
+    start: int = 512  # the batch size that peers go down from
+    vision: bool = False  # its network needs the other environment
 
     def data(self) -> Dataset:
         return Samples(self.sample, self.epoch or 40_000)
@@ -73,6 +76,7 @@ class Losing(nn.Module):
         self.network, self.loss = network, loss
 
     def forward(self, **batch: torch.Tensor) -> dict[str, torch.Tensor]:
+        GIVEN.append(len(next(iter(batch.values()))))
         batch.pop("num_items_in_batch", None)  # which Transformers' Trainer adds
         return {"loss": self.loss(self.network, **batch)}
 
@@ -293,21 +297,45 @@ def _scenes(samples: Sequence[Sample]) -> Sample:
     }
 
 
+def _yolo() -> nn.Module:
+    from ultralytics.cfg import get_cfg
+    from ultralytics.nn.tasks import DetectionModel
+
+    network = DetectionModel("yolov8n.yaml", verbose=False)
+    network.args = get_cfg()
+    return Losing(network, lambda network, **batch: network.loss(batch)[0].sum())
+
+
+def _boxed(source: torch.Generator) -> Sample:
+    boxes = torch.rand(BOXES, 4, generator=source) / 2
+    return {"img": torch.zeros(3, SIDE, SIDE), "cls": torch.zeros(BOXES, 1), "bboxes": boxes}
+
+
+def _all_boxed(samples: Sequence[Sample]) -> Sample:
+    return {
+        "img": torch.stack([sample["img"] for sample in samples]),
+        "cls": torch.cat([sample["cls"] for sample in samples]),
+        "bboxes": torch.cat([sample["bboxes"] for sample in samples]),
+        "batch_idx": torch.arange(len(samples), dtype=torch.float).repeat_interleave(BOXES),
+    }
+
+
 JOBS = {
-    "captcha": Job(_captcha, _captcha_sample, "2GiB"),
-    "chatlm": Job(_chatlm, _dialogue, "2GiB", _dialogues, epoch=1500),
-    "ood_dpo": Job(_ood_dpo, _molecules, "2GiB", start=16_384),
-    "resnet": Job(_resnet, _image(160, 100), "2GiB"),
-    "vit": Job(_vit, _image(160, 100), "2GiB"),
-    "gpt2": Job(_gpt2, _text(256), "2GiB"),
+    "captcha": Job(_captcha, _captcha_sample, "1.5GiB"),
+    "chatlm": Job(_chatlm, _dialogue, "1.5GiB", _dialogues, epoch=1500),
+    "ood_dpo": Job(_ood_dpo, _molecules, "1.5GiB", start=16_384),
+    "resnet": Job(_resnet, _image(160, 100), "1.5GiB"),
+    "vit": Job(_vit, _image(160, 100), "1.5GiB"),
+    "gpt2": Job(_gpt2, _text(256), "1.5GiB"),
     "lstm": Job(
         lambda: Losing(_Lstm(), _next_word),
         _uneven_text,
-        "2GiB",
+        "1.5GiB",
         lambda samples: _padded(samples, {}),
         epoch=1500,
     ),
-    "detection": Job(lambda: Losing(_Detector(), _matched), _scene, "2GiB", _scenes, epoch=1500),
-    "pairwise": Job(lambda: Losing(_Pairwise(), _all_pairs), _labelled, "2GiB", start=4096),
-    "lora": Job(_lora, _text(256), "2GiB"),
+    "detection": Job(lambda: Losing(_Detector(), _matched), _scene, "1.5GiB", _scenes, epoch=1500),
+    "pairwise": Job(lambda: Losing(_Pairwise(), _all_pairs), _labelled, "1.5GiB", start=4096),
+    "lora": Job(_lora, _text(256), "1.5GiB"),
+    "yolo": Job(_yolo, _boxed, "1.5GiB", _all_boxed, vision=True),
 }

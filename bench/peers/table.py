@@ -18,7 +18,8 @@ FINDERS = {
 }
 PREDICTORS = {"MemTracker": "main", "estimate-memory": "main", "torch-preflight": "main"}
 PEERS = {"true": "main", **FINDERS, **PREDICTORS}
-ONLY_FOR = {"ultralytics": "yolo"}  # it finds batch sizes of its own detectors alone
+# On the job that needs the other environment; ultralytics takes detectors of its own alone.
+OF_VISION = ("true", "brimful", "accelerate", "composer", "ultralytics")
 WITH_MAXIMUM = [peer for peer in FINDERS if peer != "ultralytics"]
 
 
