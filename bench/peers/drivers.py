@@ -51,12 +51,7 @@ def lightning(mode: str, job: Job, most: int | None) -> int | None:
 def accelerate(job: Job, most: int | None) -> int:
     from accelerate.utils import find_executable_batch_size
 
-    @find_executable_batch_size(starting_batch_size=most or job.start)
-    def trained(batch_size: int) -> int:
-        train(job, batch_size)
-        return batch_size
-
-    return trained()
+    return find_executable_batch_size(partial(train, job), starting_batch_size=most or job.start)()
 
 
 def transformers(job: Job, most: int | None) -> int:
@@ -89,12 +84,7 @@ def transformers(job: Job, most: int | None) -> int:
 def toma(job: Job, most: int | None) -> int:
     from toma import toma as adaptive
 
-    @adaptive.batch(initial_batchsize=most or job.start)
-    def trained(batchsize: int) -> int:
-        train(job, batchsize)
-        return batchsize
-
-    return trained()
+    return adaptive.batch(partial(train, job), initial_batchsize=most or job.start)()
 
 
 def composer(job: Job, most: int | None) -> int:
@@ -167,8 +157,7 @@ def estimate_memory(job: Job, batch_size: int) -> int:
     from accelerate.commands.estimate import estimate_training_usage
     from accelerate.utils.modeling import calculate_maximum_sizes
 
-    total, _ = calculate_maximum_sizes(job.model())
-    return max(estimate_training_usage(total, "float32").values())
+    return max(estimate_training_usage(calculate_maximum_sizes(job.model())[0], "float32").values())
 
 
 def torch_preflight(job: Job, batch_size: int) -> int:

@@ -7,9 +7,11 @@ the networks and losses; the loop is the one of this bench, as a peer brings its
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 import torch
+import transformers  # whose parts are loaded where they are used
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
@@ -56,8 +58,9 @@ class Samples(Dataset):
         return self.sample(torch.Generator().manual_seed(number))
 
 
-def train(job: Job, batch_size: int, seed: int = 0, steps: int | None = None) -> None:
-    """The loop that every peer's is like: AdamW, no clipping, the loss kept until the next."""
+def train(job: Job, batch_size: int, seed: int = 0, steps: int | None = None) -> int:
+    """The loop that every peer's is like: AdamW, no clipping, the loss kept until the next. Gives
+    the batch size back."""
     torch.manual_seed(seed)
     model = job.model().cuda()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
@@ -66,6 +69,7 @@ def train(job: Job, batch_size: int, seed: int = 0, steps: int | None = None) ->
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+    return batch_size
 
 
 class Losing(nn.Module):
@@ -105,22 +109,18 @@ def _text(length: int) -> Callable[[torch.Generator], Sample]:
 
 
 def _resnet() -> nn.Module:
-    from transformers import ResNetConfig, ResNetForImageClassification
-
-    config = ResNetConfig(
+    config = transformers.ResNetConfig(
         embedding_size=64,
         hidden_sizes=[64, 128, 256, 512],
         depths=[2, 2, 2, 2],
         layer_type="basic",
         num_labels=100,
     )
-    return Losing(ResNetForImageClassification(config), _own_loss)
+    return Losing(transformers.ResNetForImageClassification(config), _own_loss)
 
 
 def _vit() -> nn.Module:
-    from transformers import ViTConfig, ViTForImageClassification
-
-    config = ViTConfig(
+    config = transformers.ViTConfig(
         hidden_size=192,
         num_hidden_layers=6,
         num_attention_heads=3,
@@ -128,23 +128,20 @@ def _vit() -> nn.Module:
         image_size=160,
         num_labels=100,
     )
-    return Losing(ViTForImageClassification(config), _own_loss)
+    return Losing(transformers.ViTForImageClassification(config), _own_loss)
 
 
 def _gpt2() -> nn.Module:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    config = GPT2Config(
+    config = transformers.GPT2Config(
         vocab_size=WORDS, n_positions=256, n_embd=256, n_layer=4, n_head=4, use_cache=False
     )
-    return Losing(GPT2LMHeadModel(config), _own_loss)
+    return Losing(transformers.GPT2LMHeadModel(config), _own_loss)
 
 
 def _lora() -> nn.Module:
     from peft import LoraConfig, get_peft_model
-    from transformers import LlamaConfig, LlamaForCausalLM
 
-    config = LlamaConfig(
+    config = transformers.LlamaConfig(
         vocab_size=WORDS,
         hidden_size=512,
         intermediate_size=1376,
@@ -153,7 +150,7 @@ def _lora() -> nn.Module:
         use_cache=False,
     )
     adapted = LoraConfig(r=8, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
-    return Losing(get_peft_model(LlamaForCausalLM(config), adapted), _own_loss)
+    return Losing(get_peft_model(transformers.LlamaForCausalLM(config), adapted), _own_loss)
 
 
 class _Lstm(nn.Module):
@@ -193,8 +190,10 @@ def _captcha() -> nn.Module:
 
 
 def _captcha_sample(source: torch.Generator) -> Sample:
-    images = torch.zeros(1, 60, 160, dtype=torch.uint8)
-    return {"images": images, "labels": _number(source, 36, (4,))}
+    return {
+        "images": torch.zeros(1, 60, 160, dtype=torch.uint8),
+        "labels": _number(source, 36, (4,)),
+    }
 
 
 def _chatlm() -> nn.Module:
@@ -218,10 +217,6 @@ def _dialogue(source: torch.Generator) -> Sample:
     }
 
 
-def _dialogues(samples: Sequence[Sample]) -> Sample:
-    return _padded(samples, {"labels": -100})
-
-
 def _ood_dpo() -> nn.Module:
     from recipes.ood_dpo.head import EnergyHead
     from recipes.ood_dpo.loss import head_loss
@@ -233,10 +228,6 @@ def _ood_dpo() -> nn.Module:
         return of_energies(network(inside), network(outside))
 
     return Losing(EnergyHead(hidden=4096), loss)
-
-
-def _molecules(source: torch.Generator) -> Sample:
-    return {"inside": torch.zeros(512), "outside": torch.zeros(512)}
 
 
 class _Pairwise(nn.Module):
@@ -255,10 +246,6 @@ class _Pairwise(nn.Module):
 def _all_pairs(network: nn.Module, features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     alike = (labels[:, None] == labels[None]).float()
     return F.binary_cross_entropy_with_logits(network(features), alike)
-
-
-def _labelled(source: torch.Generator) -> Sample:
-    return {"features": torch.zeros(256), "labels": _number(source, 10)}
 
 
 class _Detector(nn.Module):
@@ -322,8 +309,15 @@ def _all_boxed(samples: Sequence[Sample]) -> Sample:
 
 JOBS = {
     "captcha": Job(_captcha, _captcha_sample, "1.5GiB"),
-    "chatlm": Job(_chatlm, _dialogue, "1.5GiB", _dialogues, epoch=1500),
-    "ood_dpo": Job(_ood_dpo, _molecules, "1.5GiB", start=16_384),
+    "chatlm": Job(
+        _chatlm, _dialogue, "1.5GiB", partial(_padded, filling={"labels": -100}), epoch=1500
+    ),
+    "ood_dpo": Job(
+        _ood_dpo,
+        lambda _: {"inside": torch.zeros(512), "outside": torch.zeros(512)},
+        "1.5GiB",
+        start=16_384,
+    ),
     "resnet": Job(_resnet, _image(160, 100), "1.5GiB"),
     "vit": Job(_vit, _image(160, 100), "1.5GiB"),
     "gpt2": Job(_gpt2, _text(256), "1.5GiB"),
@@ -331,11 +325,16 @@ JOBS = {
         lambda: Losing(_Lstm(), _next_word),
         _uneven_text,
         "1.5GiB",
-        lambda samples: _padded(samples, {}),
+        partial(_padded, filling={}),
         epoch=1500,
     ),
     "detection": Job(lambda: Losing(_Detector(), _matched), _scene, "1.5GiB", _scenes, epoch=1500),
-    "pairwise": Job(lambda: Losing(_Pairwise(), _all_pairs), _labelled, "1.5GiB", start=4096),
+    "pairwise": Job(
+        lambda: Losing(_Pairwise(), _all_pairs),
+        lambda source: {"features": torch.zeros(256), "labels": _number(source, 10)},
+        "1.5GiB",
+        start=4096,
+    ),
     "lora": Job(_lora, _text(256), "1.5GiB"),
     "yolo": Job(_yolo, _boxed, "1.5GiB", _all_boxed, vision=True),
 }
