@@ -15,7 +15,7 @@ STAMP := $(VENV)/.set-up
 # One thread a process: the tests run two processes at a time.
 TEST_ENVIRONMENT := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
 
-.PHONY: help setup test test-slow test-quick test-browser check format demo golden bench-predict bench-timm bench-families bench-llm bench-clock bench-probe bench-engine bench-kills bench-gpu bench-cost bench-allocator bench-scripts bench-epochs clean
+.PHONY: help setup test test-slow test-quick test-browser check format demo golden bench-predict bench-timm bench-families bench-llm bench-clock bench-probe bench-engine bench-kills bench-gpu bench-cost bench-allocator bench-scripts bench-epochs bench-peers clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -99,6 +99,20 @@ $(STRANGERS_VENV)/.set-up: bench/strangers/requirements.txt bench/strangers/cons
 bench-strangers: $(STAMP) $(STRANGERS_VENV)/.set-up ## Predict and audit training programs of 20 packages on PyPI, in an environment of their own (8 GB, of which 5 are CUDA's libraries: TORCH_INDEX_URL=… for a build without), and write docs/programs.md (ONLY="names")
 	$(PY) -m bench.strangers --python $(abspath $(STRANGERS_VENV)/bin/python) $(if $(ONLY),--only $(ONLY))
 
+PEERS_VENV ?= .venv-peers
+PEERS_VISION_VENV ?= .venv-peers-vision
+# torch first, as above. Two environments, since two peers ask for an older torch.
+$(PEERS_VENV)/.set-up: bench/peers/requirements.txt
+$(PEERS_VISION_VENV)/.set-up: bench/peers/requirements-vision.txt
+$(PEERS_VENV)/.set-up $(PEERS_VISION_VENV)/.set-up:
+	@[ -x $(@D)/bin/python ] || "$$(tools/find_python.sh $(PYTHON))" -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) $$(grep -E '^torch(vision)?==' $<)
+	$(@D)/bin/python -m pip install --quiet -r $<
+	@touch $@
+
+bench-peers: $(STAMP) $(PEERS_VENV)/.set-up $(PEERS_VISION_VENV)/.set-up ## What other tools name as the largest batch size, on imaginary cards, beside brimful and the true one (two environments of 5 GB; an hour; ONLY="jobs"; finished cells of the result are kept)
+	$(PY) -m bench.peers --python $(abspath $(PEERS_VENV)/bin/python) --vision $(abspath $(PEERS_VISION_VENV)/bin/python) $(if $(ONLY),--only $(ONLY))
+
 venv-cuda: $(TIMM_VENV)/.set-up ## Put into TIMM_VENV what the programs need beside the CUDA build of torch
 	$(TIMM_VENV)/bin/python -m pip install --quiet transformers accelerate lightning peft tensorboard torch_geometric diffusers
 
@@ -175,4 +189,4 @@ clean: ## Remove caches and what the examples wrote (clean-venv removes .venv to
 
 .PHONY: clean-venv bench-strangers venv-cuda bench-captcha bench-chatlm recipe-chatlm bench-ood-loss bench-ood-minimol bench-ood recipe-ood recipe-captcha
 clean-venv: clean
-	rm -rf $(VENV) $(TIMM_VENV) $(MINIMOL_VENV) $(STRANGERS_VENV)
+	rm -rf $(VENV) $(TIMM_VENV) $(MINIMOL_VENV) $(STRANGERS_VENV) $(PEERS_VENV) $(PEERS_VISION_VENV)
