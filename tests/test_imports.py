@@ -123,12 +123,28 @@ TOOL |= {"brimful", "brimful_inside"}
         ("brimful_inside/simulator", {"brimful_inside.simulator"}),
         ("brimful_inside", {"brimful_inside", "torch"}),
         ("brimful", TOOL),
-        ("brimful/integrations", TOOL | {"pytest"}),
+        ("brimful/integrations", TOOL | {"pytest", "torch", "lightning", "transformers"}),
         ("brimful_train", TOOL | {"torch", "numpy", "safetensors", "brimful_train"}),
     ],
 )
 def test_each_package_imports_what_it_depends_on_and_no_more(folder: str, allowed: set[str]):
     assert foreign_imports(SOURCE / folder, allowed) == set()
+
+
+def test_each_adapter_imports_its_own_framework_and_torch_and_the_shared_one_torch_alone():
+    adapters = SOURCE / "brimful" / "integrations"
+    foreign = foreign_imports(adapters, TOOL)
+    names = {entry.split(": ")[0].split("/")[-1]: set() for entry in foreign}
+    for entry in foreign:
+        file, name = entry.split(": ")
+        names[file.split("/")[-1]].add(name.split(".")[0])
+    assert names == {
+        "accelerate.py": {"torch"},
+        "pytest_plugin.py": {"pytest"},
+        "attempts.py": {"torch"},
+        "lightning.py": {"torch", "lightning"},
+        "transformers.py": {"torch", "transformers"},
+    }
 
 
 def test_a_foreign_import_is_seen_wherever_it_stands_but_for_one_that_can_fail():

@@ -101,7 +101,8 @@ def search_largest_measured(
 
     Without `names_largest` few trials show how memory grows, and the estimate names no largest
     size. `budget_bytes` and the peaks sent are of the same `memory`, "host" or "device". No size is
-    yielded twice, and none whose peak is predicted beyond the budget, except the first. Raises
+    yielded twice, and none whose peak is predicted beyond the budget, except the first, and the
+    second where it is one more. Raises
     ValueError where the limits leave no batch size.
     """
     bracket = Bracket(limits)
@@ -163,6 +164,8 @@ def _next_size(known: MeasuredSizes) -> int | None:
         step = min(step, (low + high) // 2)
     most = step if upper is None else min(step, upper)
     larger = _largest_within(known, fit, low, most) if most > low else low
+    if larger == low < most and len(known.peaks) == 1:
+        larger = low + 1  # almost all may be fixed: as if nothing was, no size would be tried
     worth = larger == bracket.upper or larger - low >= WORTH * low
     return larger if larger > low and worth else None
 

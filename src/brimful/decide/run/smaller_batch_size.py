@@ -130,14 +130,21 @@ def next_smaller(
     size, why = _smaller_by_trials(failed, fitting, held_bytes)
     if effective is None:
         return Size(size, None, why, size in fitting.ran)
-    divisor = next((d for d in range(size, 0, -1) if effective % d == 0), 1)
-    if divisor < size and divisor >= max(1, failed * _LEAST_SHARE):
+    divisor = dividing(effective, size, failed * _LEAST_SHARE)
+    if divisor < size:
         why = (
             f"the largest up to {size:,} that divides the {effective:,} samples of an update; "
             f"{size:,} is {why}"
         )
         size = divisor
     return Size(size, max(1, round(effective / size)), why, size in fitting.ran)
+
+
+def dividing(effective: int, size: int, at_least: float) -> int:
+    """The largest up to `size` that divides the samples of an update; `size` itself where that is
+    below `at_least`."""
+    divisor = next(d for d in range(size, 0, -1) if effective % d == 0)
+    return divisor if divisor >= at_least else size
 
 
 def _smaller_by_trials(

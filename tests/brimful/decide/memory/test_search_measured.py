@@ -64,6 +64,11 @@ def test_the_named_size_is_near_the_true_one_and_nothing_ran_out_of_memory(name,
     )
 
 
+def test_a_model_that_fills_most_of_the_memory_by_itself_is_not_left_at_the_first_size():
+    conclusion, asked = searched(lambda b: 7 * GIB + b * 10 * MIB, first_size=2)
+    assert asked[:2] == [2, 3] and 90 <= conclusion.largest <= 102
+
+
 @given(
     fixed=st.integers(50, 4000),
     linear=st.integers(0, 300),
