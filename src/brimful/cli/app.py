@@ -613,6 +613,7 @@ def check(
     *jobs: str,
     update: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     markdown: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    snapshot: Annotated[Path | None, Parameter(metavar="FOLDER")] = None,
     home: Path | None = None,
     json: Json = False,
 ) -> int:
@@ -628,6 +629,8 @@ def check(
         Write what is predicted to brimful.lock.json, the baseline of later calls, to be committed.
     markdown
         Print Markdown, for the comment of a pull request.
+    snapshot
+        Write each job's predicted run to this folder, for PyTorch's memory viewer.
     home
         Where records are kept; else BRIMFUL_HOME, else .brimful here.
     json
@@ -636,7 +639,12 @@ def check(
     from brimful.verbs.check import check as verb
 
     with views.progress() as watcher:
-        record = verb(jobs, update=update, options=Options(home=home, watcher=watcher))
+        record = verb(
+            jobs,
+            update=update,
+            snapshot=snapshot,
+            options=Options(home=home, watcher=watcher),
+        )
     return views.show_check(record, json, markdown)
 
 

@@ -28,7 +28,11 @@ _EXAMPLE = (
 
 
 def check(
-    names: Sequence[str] = (), *, update: bool = False, options: Options | None = None
+    names: Sequence[str] = (),
+    *,
+    update: bool = False,
+    snapshot: Path | None = None,
+    options: Options | None = None,
 ) -> Record:
     """Predicts the jobs of the file that is here, or those with these names. Returns the record,
     whose `check` is the answer; its `closed.exit_code` is 3 where a job passes a limit, and that of
@@ -63,10 +67,16 @@ def check(
                 "without one nobody can say what grew",
                 f"write it, and commit it:\nbrimful check --update {name}",
             )
+    if snapshot is not None:
+        try:
+            snapshot.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"the folder {snapshot} cannot be made: {error.strerror}") from error
     checked = []
     for name, job in chosen.items():
         options.watcher.message(f"job {name}")
-        result, now = _checked(name, job, baselines.get(name), options, update)
+        file = snapshot and snapshot / f"{name.replace('/', '-')}.pickle"
+        result, now = _checked(name, job, baselines.get(name), options, update, file)
         checked.append(result)
         if update and now is not None:
             baselines[name] = to_keep(now)
@@ -132,7 +142,12 @@ def _batch_size(job: Job) -> int | None:
 
 
 def _checked(
-    name: str, job: Job, before: Baseline | None, options: Options, renews: bool
+    name: str,
+    job: Job,
+    before: Baseline | None,
+    options: Options,
+    renews: bool,
+    snapshot: Path | None,
 ) -> tuple[CheckedJob, Baseline | None]:
     """What became of a job, and what is predicted; None where nothing could be."""
     argv, card = _argv(job), {"gpu": job.gpu, "gpu_memory": job.gpu_memory, "settings": job.set}
@@ -140,7 +155,7 @@ def _checked(
     options = replace(options, budget=job.budget, max_batch_size=_batch_size(job))
     result = CheckedJob(name, shlex.join(masking.words(argv)), job.gpu or job.gpu_memory or "")
     try:
-        record = predict(argv, options=options, what_if=False, **card)
+        record = predict(argv, options=options, what_if=False, snapshot=snapshot, **card)
         audited = audit(argv, options=options, **card).audit if job.no_findings else None
         found = audited.findings if audited is not None else ()
     except CUT_SHORT:
@@ -151,6 +166,8 @@ def _checked(
         return replace(result, exit_code=error.exit_code, failed=(said,)), None
     prediction, device, machine = record.prediction, record.opened.device, record.opened.machine
     assert prediction is not None and device is not None and machine is not None
+    for file in prediction.written:
+        options.watcher.message(f"Written: {file.path}: {file.what}; {file.how}")
     torch = next(report.torch_version for trial in record.trials for report in trial.reports)
     result = replace(result, gpu=device.label.removesuffix(" (imaginary)"), record=record.folder)
     now = baseline_of(prediction, result.gpu, torch, machine.brimful_version)

@@ -1,6 +1,7 @@
 """`check` in worlds whose memory is known: baselines, growth, and what is wrong with a file."""
 
 import json
+import pickle
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -216,6 +217,17 @@ def test_a_baseline_that_cannot_be_written_has_a_sentence(folder: Path):
     (folder / LOCK).symlink_to("gone/away.json")
     with pytest.raises(UsageError, match="could not be written: No such file"):
         checked(update=True)
+
+
+def test_a_folder_gets_the_predicted_run_of_each_job_for_the_memory_viewer(folder: Path):
+    (folder / "file").touch()
+    with pytest.raises(UsageError, match="the folder file/runs cannot be made: Not a directory"):
+        work(Blocks(), check, (), update=True, snapshot=Path("file/runs"))
+    record = work(Blocks(), check, (), update=True, snapshot=Path("runs/main"))
+    assert record.check is not None
+    files = [f"{job.name}.pickle" for job in record.check.jobs]
+    assert sorted(path.name for path in (folder / "runs" / "main").iterdir()) == sorted(files)
+    assert pickle.loads((folder / "runs" / "main" / files[0]).read_bytes())["segments"]
 
 
 def test_the_command_line_prints_a_screen_markdown_or_data(
