@@ -46,7 +46,8 @@ def steady(status: Status) -> Status:
     known = {name: value for name, value in fixed.items() if getattr(beat, name) is not None}
 
     def text(found: str) -> str:
-        numbers = re.sub(r"\d+(\.\d+)? %", "77 %", re.sub(r"\d+\.\d s and", "17.0 s and", found))
+        shares = re.sub(r"\d+(\.\d+)? %", "77 %", found)
+        numbers = re.sub(r"after .{3,14}? and", "after 17.0 s and", shares)
         return re.sub(r"/\S*/watched-\w+/", "/home/me/", numbers)
 
     return replace(

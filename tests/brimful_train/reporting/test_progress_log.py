@@ -130,8 +130,8 @@ def test_the_log_has_the_time_that_is_left_where_the_training_ends_by_epochs(
     log, tmp_path, epochs, left_s
 ):
     peaks = types.SimpleNamespace(read=lambda phase: Peak(), now_bytes=lambda: 1 << 20)
-    progress = ProgressLog(log, peaks, Standing(10.0, 1.0, 50, 400, 0.0, 0.0), epochs)
-    progress.write(Standing(15.0, 1.25, 75, 500, 2.0, 4.0), 0.1, {}, False)
+    progress = ProgressLog(log, peaks, Standing(10.0, 1.0, 50, 400, 0.0, 0.0, None), epochs)
+    progress.write(Standing(15.0, 1.25, 75, 500, 2.0, 4.0, None), 0.1, {}, False)
     row = json.loads((tmp_path / "log.jsonl").read_text().splitlines()[-1])
     assert (row["step"], row["loss"], row["left_s"]) == (75, 0.5, left_s)
     beat, left, _ = of_engine(tmp_path)
