@@ -135,6 +135,9 @@ bench-allocator: $(STAMP) ## 6,000 random programs in brimful's model of PyTorch
 bench-captcha: $(STAMP) ## Captchas read to 90 % on a reduced task: the recipe against the example script and its own large-batch preset (12 minutes on 2 quiet cores)
 	$(PY) -m bench.captcha
 
+bench-notes: $(STAMP) ## The three teams' settings at equal quality: trains the chat model with each (10 minutes), and writes the table of docs/notes.md
+	$(PY) -m bench.notes
+
 RECIPE_CAPTCHA ?= examples/captcha/out/recipe
 recipe-captcha: $(STAMP) ## Draw small captchas, train the captcha recipe on them, and read some (a few minutes)
 	$(PY) -m examples.recipe_captcha --out $(RECIPE_CAPTCHA)
@@ -187,6 +190,6 @@ clean: ## Remove caches and what the examples wrote (clean-venv removes .venv to
 	rm -rf examples/captcha/captchas examples/*/out
 	find src recipes tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: clean-venv bench-strangers venv-cuda bench-captcha bench-chatlm recipe-chatlm bench-ood-loss bench-ood-minimol bench-ood recipe-ood recipe-captcha
+.PHONY: clean-venv bench-strangers venv-cuda bench-captcha bench-notes bench-chatlm recipe-chatlm bench-ood-loss bench-ood-minimol bench-ood recipe-ood recipe-captcha
 clean-venv: clean
 	rm -rf $(VENV) $(TIMM_VENV) $(MINIMOL_VENV) $(STRANGERS_VENV) $(PEERS_VENV) $(PEERS_VISION_VENV)
