@@ -20,7 +20,7 @@ from typing import Any
 from bench import harness
 from bench.chatlm_memory import dialogues, tokenizer_in
 
-SEEDS, TARGET, LIMIT_S = 3, 3.0, 240.0
+SEEDS, TARGET, LIMIT_S = 3, 4.0, 100.0
 VOCABULARY = 2000
 PAGE = harness.ROOT / "docs" / "notes.md"
 LOOK_EVERY_S = 0.2
