@@ -1,4 +1,4 @@
-"""Three teams' settings at equal quality: as they began, as they had optimized them, and the
+"""Three teams' settings beside each other: as they began, as they had optimized them, and the
 recipes' own. `make bench-notes` trains the chat model, takes captchas and molecules from the
 results of their benches, and writes the table of docs/notes.md.
 

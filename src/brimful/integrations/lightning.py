@@ -139,33 +139,35 @@ def _left_as_it_is(trainer: Trainer) -> Iterator[None]:
     finally:
         for part, state in zip(parts, kept, strict=True):
             part.load_state_dict(state)
-        own: Any = trainer._active_loop
-        for loop in _with_validation(own):
+        active: Any = trainer._active_loop
+        for loop in _with_validation(active):
             loop._combined_loader = None
             loop.setup_data()
-        if len(_with_validation(own)) == 1:
-            own.reset()
-        for loader in own._combined_loader.flattened:
+        if len(_with_validation(active)) == 1:
+            active.reset()
+        for loader in active._combined_loader.flattened:
             _set_sampler_epoch(loader, trainer.current_epoch)
 
 
 @contextmanager
 def _loop_of_a_trial(trainer: Trainer, batches: int) -> Iterator[Any]:
-    """A loop of so many batches in place of the trainer's own, whose progress stays as it is: in
+    """A loop of so many batches in place of the trainer's active, whose progress stays as it is: in
     mid-training that one would be done before its first batch. It trains for a short epoch, as if
     it were the one that the training is in, with an evaluation after it; or it evaluates. Ranks do
     not wait for each other in it: one may run out of memory where others do not.
     """
-    own: Any = trainer._active_loop
+    active: Any = trainer._active_loop
     trial: Any = _PredictionLoop(trainer)
-    if isinstance(own, _EvaluationLoop):
-        trial = _EvaluationLoop(trainer, own._trainer_fn, own._stage, False, own.inference_mode)
-    elif isinstance(own, _FitLoop):
+    if isinstance(active, _EvaluationLoop):
+        trial = _EvaluationLoop(
+            trainer, active._trainer_fn, active._stage, False, active.inference_mode
+        )
+    elif isinstance(active, _FitLoop):
         trial = _FitLoop(trainer, max_epochs=trainer.current_epoch + 1)
-        trial.load_state_dict(deepcopy(own.state_dict()))
-        trial.epoch_loop.val_loop._data_source = own.epoch_loop.val_loop._data_source
+        trial.load_state_dict(deepcopy(active.state_dict()))
+        trial.epoch_loop.val_loop._data_source = active.epoch_loop.val_loop._data_source
         trial.epoch_loop._broadcast_sigterm_tensor = lambda: None
-    trial._data_source = own._data_source
+    trial._data_source = active._data_source
     stages = [
         s for s in ("train", "val", "test", "predict") if getattr(trainer, f"limit_{s}_batches")
     ]

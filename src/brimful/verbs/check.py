@@ -46,21 +46,8 @@ def check(
     baselines = _read_lock()
     chosen = {name: jobs[name] for name in names or jobs}
     for name, job in chosen.items():
-        place = f"{source}, job {name}"
-        limits = limits_of(job, place)
-        if len(devices.cards(devices.CardRequest(job.gpu, job.gpu_memory), options.home)) > 1:
-            raise UsageError(
-                f"{place} names several cards",
-                "a job has one baseline, so it is for one kind of card",
-                "make a job of each",
-            )
-        left_open = commands.placeholders(commands.parse(_argv(job)))
-        if _batch_size(job) is None and BATCH_SIZE in left_open:
-            raise UsageError(
-                f"{place} leaves its batch size open",
-                "its memory would be that of the largest one that fits, whatever the script does",
-                "give it: set = { batch_size = 64 }",
-            )
+        limits = limits_of(job, place := f"{source}, job {name}")
+        _require_one_memory(job, place, options.home)
         if not update and name not in baselines and any(map(grows, limits.values())):
             raise UsageError(
                 f"job {name} has no baseline in {LOCK}",
@@ -92,6 +79,23 @@ def check(
         session.exit_code = min(codes - {0, DoesNotFit.exit_code} or codes - {0} or codes)
         session.keep(Check(tuple(checked), source, LOCK, update))
     return session.record()
+
+
+def _require_one_memory(job: Job, place: str, home: Path | None) -> None:
+    """Raises UsageError where a job is for several cards or batch sizes, NoSuchDevice."""
+    if len(devices.cards(devices.CardRequest(job.gpu, job.gpu_memory), home)) > 1:
+        raise UsageError(
+            f"{place} names several cards",
+            "a job has one baseline, so it is for one kind of card",
+            "make a job of each",
+        )
+    left_open = commands.placeholders(commands.parse(_argv(job)))
+    if _batch_size(job) is None and BATCH_SIZE in left_open:
+        raise UsageError(
+            f"{place} leaves its batch size open",
+            "its memory would be that of the largest one that fits, whatever the script does",
+            "give it: set = { batch_size = 64 }",
+        )
 
 
 def _read_jobs() -> tuple[str, dict[str, Job]]:

@@ -71,21 +71,26 @@ class Monitor:
 
     def read(self) -> Status:
         """How it stands now."""
-        seen: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         if self._record is not None:
-            seen = self._of_record(self._record)
+            fields = self._of_record(self._record)
         elif self._engine is not None:
             beat, left_s, said = gather.of_engine(self._engine)
-            seen = {"of": str(self._engine), "state": State.UNKNOWN, "beat": beat, "left_s": left_s}
-            seen["tail"] = {gather.ENGINE_LOG: said[-_LINES:]} if said else {}
-            seen["silent_s"] = gather.silent_s(self._engine)
+            fields = {
+                "of": str(self._engine),
+                "state": State.UNKNOWN,
+                "beat": beat,
+                "left_s": left_s,
+            }
+            fields["tail"] = {gather.ENGINE_LOG: said[-_LINES:]} if said else {}
+            fields["silent_s"] = gather.silent_s(self._engine)
         elif self._process is not None:
-            seen = {"of": f"process {self._process.pid}", "command": self._command}
+            fields = {"of": f"process {self._process.pid}", "command": self._command}
         cards, host = self._machine.read()
         if self._process is not None:
             ended = None if host.processes else "Who started it alone knows its exit code."
-            seen |= {"state": State.ENDED if ended else State.GOING, "message": ended}
-        return Status(unix_s=time.time(), cards=cards, host=host, **seen)
+            fields |= {"state": State.ENDED if ended else State.GOING, "message": ended}
+        return Status(unix_s=time.time(), cards=cards, host=host, **fields)
 
     def _of_record(self, folder: Path) -> dict[str, Any]:
         # before the record is read: an end that is written meanwhile is not missed then
@@ -93,20 +98,20 @@ class Monitor:
         record = read_record(folder)
         opened, closed, command = record.opened, record.closed, record.opened.command
         goes_on = written and closed is None
-        seen: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "of": opened.record_id,
             "state": State.GOING if goes_on else State.ENDED if closed else State.CUT_OFF,
             "device": opened.device,
             "findings": record.notes,
         }
         if not goes_on:
-            seen["message"] = (closed and closed.message) or headline(record).sentence
-            seen["exit_code"] = closed and closed.exit_code
+            fields["message"] = (closed and closed.message) or headline(record).sentence
+            fields["exit_code"] = closed and closed.exit_code
         start = _start_of(record, command) if command is not None else None
         if command is None or start is None:
             words = commands.filled(command, command.given) if command is not None else ()
-            return {"command": shlex.join(words) or None, **seen}
-        return {**seen, **self._of_start(record, command, start, goes_on)}
+            return {"command": shlex.join(words) or None, **fields}
+        return {**fields, **self._of_start(record, command, start, goes_on)}
 
     def _of_start(
         self, record: Record, command: Command, start: Attempt | AttemptStarted, goes_on: bool
@@ -128,32 +133,32 @@ class Monitor:
             step_s=(samples / rate,) if samples and rate else (),
             loading_share=beat.loading_share,
         )
-        found = findings(sample, command.given | in_force, None, machine)
+        now = findings(sample, command.given | in_force, None, machine)
         tail = {name: last_lines(folder / f"{name}.txt", _LINES) for name in STREAMS}
-        seen = {
+        fields = {
             "part": f"{'trial' if run is None else 'attempt'} {start.number}",
             "command": shlex.join(start.argv),
             "beat": beat,
             "noise_scale": gather.noise_scale(reports),
             "peak": gather.whole_peak(reports),
-            "findings": (*dict.fromkeys((*record.notes, *found)),),
+            "findings": (*dict.fromkeys((*record.notes, *now)),),
             "tail": {name: tuple(map(masking.text, rows)) for name, rows in tail.items() if rows},
         }
         if isinstance(start, Attempt):
-            seen["command_exit_code"] = start.exit_code
+            fields["command_exit_code"] = start.exit_code
         elif goes_on:
-            seen["silent_s"] = gather.silent_s(folder)
+            fields["silent_s"] = gather.silent_s(folder)
             if run is not None and not start.resumed and run.started.goes_on is None:
-                seen["left_s"] = time_left(start.argv, beat.steps, sample)
+                fields["left_s"] = time_left(start.argv, beat.steps, sample)
         if not reports or run is None:
-            return seen
+            return fields
         card = next((report.device_name for report in reports if report.device_name), None)
         words, home, here = (
             commands.signature(command),
             folder.parents[1],
             record.opened.working_folder,
         )
-        return seen | _expected(home, here, words, in_force.get(BATCH_SIZE), card)
+        return fields | _expected(home, here, words, in_force.get(BATCH_SIZE), card)
 
     def _beat(
         self, start: Attempt | AttemptStarted, folder: Path

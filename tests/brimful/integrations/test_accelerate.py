@@ -1,12 +1,10 @@
 """Sizes after an out-of-memory error: by records, by measured attempts, and agreed on by ranks."""
 
 import inspect
-import io
 import itertools
 import json
 import subprocess
 import sys
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,23 +16,9 @@ from torch import nn  # noqa: E402
 from brimful.decide.run.smaller_batch_size import FittingSizes  # noqa: E402
 from brimful.integrations import accelerate as adapter  # noqa: E402
 from brimful.integrations.accelerate import find_executable_batch_size  # noqa: E402
-from brimful_inside import imaginary  # noqa: E402
-from brimful_inside.wire import Card  # noqa: E402
+from tests.brimful.integrations.card import card  # noqa: E402
 
-MIB = 1 << 20
 WIDTH = 1024
-
-
-@contextmanager
-def card(mib: int):
-    context = 512 * MIB
-    name = "an imaginary card"
-    described = Card(name, mib * MIB + context, context, [8, 0], 108, 1555e9, {"fp32": 19.5e12})
-    gpu = imaginary.enter(described, mib * MIB, io.StringIO(), annotations=False)
-    try:
-        yield
-    finally:
-        gpu.leave()
 
 
 def training(tried, steps=4, **options):

@@ -1,10 +1,8 @@
 """The batch size finder beside Lightning's own, on one job, on imaginary cards."""
 
 import inspect
-import io
 import subprocess
 import sys
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,24 +17,9 @@ from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 from brimful.errors import DoesNotFit  # noqa: E402
 from brimful.integrations.lightning import BrimfulBatchSizeFinder  # noqa: E402
-from brimful_inside import imaginary  # noqa: E402
-from brimful_inside.wire import Card  # noqa: E402
+from tests.brimful.integrations.card import MIB, card  # noqa: E402
 
-MIB = 1 << 20
 WIDTH = 1024
-
-
-@contextmanager
-def card(mib: int):
-    """An imaginary card with so much for PyTorch."""
-    context = 512 * MIB
-    name = "an imaginary card"
-    described = Card(name, mib * MIB + context, context, [8, 0], 108, 1555e9, {"fp32": 19.5e12})
-    gpu = imaginary.enter(described, mib * MIB, io.StringIO(), annotations=False)
-    try:
-        yield
-    finally:
-        gpu.leave()
 
 
 class Job(lightning.LightningModule):
@@ -186,7 +169,7 @@ def test_what_cannot_be_searched_is_said():
 RANKS = """
 import sys
 sys.path.insert(0, {folder!r})
-from test_lightning import BrimfulBatchSizeFinder, Job, lightning, torch
+from tests.brimful.integrations.test_lightning import BrimfulBatchSizeFinder, Job, lightning, torch
 
 class OneRunsOut(Job):
     def training_step(self, batch, i):
@@ -209,7 +192,7 @@ print("SIZE", job.batch_size, trainer.global_step, job.ran[-1], flush=True)
 @pytest.mark.heavy
 def test_under_ddp_both_ranks_take_a_size_that_fits_both_though_one_alone_ran_out(tmp_path: Path):
     script = tmp_path / "ranks.py"
-    script.write_text(RANKS.format(folder=str(Path(__file__).parent)))
+    script.write_text(RANKS.format(folder=str(Path(__file__).parents[3])))
     done = subprocess.run(
         [sys.executable, str(script)], capture_output=True, text=True, timeout=240, cwd=tmp_path
     )
