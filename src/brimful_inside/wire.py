@@ -106,6 +106,8 @@ class TrialConfig:
     # the steps end so many seconds after the first of them, or after so many samples over all ranks
     stop_after_s: Optional[float] = None
     stop_after_samples: Optional[int] = None
+    # fewer steps where each has many backward passes: they end after so many of those
+    stop_after_passes: Optional[int] = None
     # `SCANS_FILE`s of earlier trials of the same data, newest last
     scans: List[str] = field(default_factory=list)
     # look for what an audit reports besides: a checksum of each batch, how an epoch is drawn, ...

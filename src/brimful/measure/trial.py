@@ -114,6 +114,7 @@ def config_of(trial: Trial, folder: Path, scans: Sequence[Path] = ()) -> wire.Tr
         settles_after=trial.settles_after,
         stop_after_s=trial.stop_after_s,
         stop_after_samples=trial.stop_after_samples,
+        stop_after_passes=trial.stop_after_passes,
         scans=[str(path.resolve()) for path in scans],
         audits=trial.kind is TrialKind.AUDIT,
         noise=trial.kind is TrialKind.NOISE,

@@ -114,6 +114,8 @@ class Trial:
     # ranks, or with the script; evaluations are whole
     stop_after_s: float | None = None
     stop_after_samples: int | None = None
+    # fewer steps where each has many backward passes: they end after so many of those
+    stop_after_passes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

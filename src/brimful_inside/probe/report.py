@@ -245,7 +245,7 @@ def _notes(probe: Any) -> List[str]:
             for path in (overlay.resumed_from() if overlay is not None else [])
         },
         "the script ended after %d of the %d steps of the trial" % (steps.count, target): (
-            config.cut and 0 < steps.count < target < NO_LIMIT
+            config.cut and not probe.ending.measured and 0 < steps.count < target < NO_LIMIT
         ),
         "the trial reached no evaluation": config.cut and config.see_eval and unevaluated,
     }

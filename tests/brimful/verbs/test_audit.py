@@ -60,6 +60,16 @@ def test_on_an_imaginary_card_times_are_absent_and_peaks_are_predicted():
     )
 
 
+def test_an_audit_that_runs_out_of_time_says_what_its_steps_showed():
+    world = reporting(
+        lambda result: dataclasses.replace(result, outcome=Outcome.TIMED_OUT), World(cap=2)
+    )
+    record = work(world, audit, ("my-train", "--batch-size", "64"), device="cpu")
+    assert [finding.code for finding in record.audit.findings] == ["hidden-cap"]
+    [note] = [entry for entry in record.notes if entry.code == "partial"]
+    assert note.problem == "brimful ended the trial after its time limit of 10 min 00 s"
+
+
 def test_an_audit_needs_the_values_in_use():
     with pytest.raises(UsageError, match="nothing sets it"):
         work(World(), audit, device="cpu")

@@ -54,17 +54,20 @@ def learning_rate(observed: Observed) -> Texts:
 
 
 def ignored_learning_rate(observed: Observed) -> Texts:
-    """A learning rate was asked for, and the optimizer takes relative steps (Adafactor's default in
-    most packages).
+    """A learning rate was asked for, or given to the optimizer, which takes relative steps
+    (Adafactor's default in most packages).
     """
     relative = next(
         (optimizer for optimizer in observed.report.optimizers if optimizer.relative_steps), None
     )
-    if observed.learning_rate is None or relative is None:
+    if relative is None:
+        return None
+    asked = observed.learning_rate
+    value = relative.made_with if asked is None else asked
+    if value is None:
         return None
     return (
-        f"You asked for a learning rate of {observed.learning_rate:g}, and {relative.name} ignores "
-        "it: it takes relative steps.",
+        f"{relative.name} ignores the learning rate of {value:g}: it takes relative steps.",
         "Its steps follow from their number (at most 0.01, falling with 1/√step) and the size of "
         "the parameters; every learning rate that you ask for trains alike.",
         "Make it with relative_step=False for the learning rate to be in force, or leave the "

@@ -22,6 +22,9 @@ MAX_STEPS, MAX_STEPS_S = 200, 10.0  # of a script without a DataLoader, while no
 MAX_EPOCHS_TRACED, MAX_STEPS_TRACED = 16, 20
 # Backward passes of such steps: of those that accumulate many there are fewer.
 MAX_PASSES_TRACED = 80
+# Where backward passes limit a trial, so many steps are measured all the same: a time of two is
+# seen to be one of any step.
+LEAST_MEASURED = 2
 # More steps before those that count, until the batches are used up that workers made ahead. With
 # two batches a worker, as PyTorch has it, loading that takes a worker less than five seconds a
 # batch is seen by then.
@@ -86,13 +89,16 @@ class EarlyStop:
         late = time.monotonic() - self._ahead_since > MAX_AHEAD_S and others() == 0
         return 0 if late else self._ahead
 
-    def _trained_enough(self, samples: int) -> bool:
-        """Whether the time, or the samples, are up that the trial trains for."""
+    def _trained_enough(self, steps: int, passes: int, samples: int) -> bool:
+        """Whether the time, the samples or the backward passes are up that the trial trains for."""
         config, now = self._config, time.monotonic()
         self._began = self._began or now
         late = config.stop_after_s is not None and now - self._began >= config.stop_after_s
-        return late or (
-            config.stop_after_samples is not None and samples >= config.stop_after_samples
+        accumulates = config.stop_after_passes is not None and passes >= config.stop_after_passes
+        return (
+            late
+            or (accumulates and steps >= config.warmup_steps + LEAST_MEASURED)
+            or (config.stop_after_samples is not None and samples >= config.stop_after_samples)
         )
 
     def stepped(
@@ -105,7 +111,7 @@ class EarlyStop:
             return
         if not self.measured:
             target = self._target + self._steps_ahead()
-            enough = self._trained_enough(samples)
+            enough = self._trained_enough(steps, passes, samples)
             if steps < target and attempts < target + MAX_SKIPPED and not enough:
                 return
             self.measured = True

@@ -155,9 +155,15 @@ def test_steps_of_many_backward_passes_wait_less_long_for_an_evaluation():
 
 
 @pytest.mark.parametrize(
-    ("limit", "steps"), [({"stop_after_samples": 96}, 3), ({"stop_after_s": 5.0}, 6)]
+    ("limit", "steps"),
+    [
+        ({"stop_after_samples": 96}, 3),
+        ({"stop_after_s": 5.0}, 6),
+        ({"stop_after_passes": 9}, 9),
+        ({"stop_after_passes": 1}, 3),  # two after the warm-up of one
+    ],
 )
-def test_steps_end_after_so_many_samples_or_seconds_of_training(monkeypatch, limit, steps):
+def test_steps_end_after_so_many_samples_seconds_or_passes(monkeypatch, limit, steps):
     end, now = ending(steps=NO_LIMIT, see_eval=False, **limit), [100.0]
     monkeypatch.setattr(early_stop.time, "monotonic", lambda: now[0])
     step = 0
