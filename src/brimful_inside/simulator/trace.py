@@ -229,7 +229,7 @@ def decode_row(parts: List[Any]) -> Row:
     return _ROWS[kind](*parts[1:])
 
 
-@uncollected
+@uncollected()
 def decode(lines: Iterable[str]) -> Trace:
     """The trace in `lines`. A torn last line is left out and `whole` is False; a torn line
     elsewhere is a ValueError."""

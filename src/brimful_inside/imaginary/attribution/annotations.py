@@ -112,12 +112,11 @@ class Annotations:
         autocast = torch.amp.autocast_mode.autocast
         enter = autocast.__enter__
 
+        @patches.function(autocast)
         def __enter__(context: Any) -> Any:
             if context.device == "cuda" and context._enabled:
                 self.uses("autocast")
             return enter(context)
-
-        patches.set(autocast, "__enter__", __enter__)
 
 
 class CallSites:

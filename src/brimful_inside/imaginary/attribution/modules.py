@@ -96,6 +96,7 @@ class ModuleCalls:
         patches.set(torch.nn.Module, "__call__", call)
         run = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
 
+        @patches.function(torch.autograd)
         def _engine_run_backward(*args: Any, **kwargs: Any) -> Any:
             # All gradients, and no other pass over this graph.
             plain = bool(kwargs.get("accumulate_grad")) and not any(args[2:])
@@ -104,8 +105,6 @@ class ModuleCalls:
                 return run(*args, **kwargs)
             finally:
                 self._backward(False, plain)
-
-        patches.set(torch.autograd, "_engine_run_backward", _engine_run_backward)
 
     def _wrapped(self, original: Callable[..., Any]) -> Any:
         """Module.__call__ with the module's place on the stack. One frame, since each call of each

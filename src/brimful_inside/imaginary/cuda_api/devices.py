@@ -10,7 +10,7 @@ import torch.utils._device
 
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.known_values import is_small
-from brimful_inside.imaginary.state.patches import Patches
+from brimful_inside.imaginary.state.patches import replaced
 from brimful_inside.imaginary.state.tensors import FROM_DATA, META, C, Tensor, TensorBase, is_meta
 
 Lists = List[List[Optional[Tensor]]]
@@ -139,21 +139,17 @@ def _number_as_card(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str,
     return func(*args, **kwargs)
 
 
-def _let_scripts_move(gpu: ImaginaryGpu, patches: Patches) -> None:
+def _let_scripts_move(gpu: ImaginaryGpu) -> None:
     scripted: Any = torch.jit.RecursiveScriptModule
     original = scripted._apply
 
+    @gpu.patches.function(scripted)
     def _apply(self: Any, *args: Any, **kwargs: Any) -> Any:
-        before, gpu.here.moves_script = gpu.here.moves_script, True
-        try:
+        with replaced(gpu.here, "moves_script", True):
             return original(self, *args, **kwargs)
-        finally:
-            gpu.here.moves_script = before
-
-    patches.set(scripted, "_apply", _apply)
 
 
-def patch_devices(gpu: ImaginaryGpu, patches: Patches) -> None:
+def patch_devices(gpu: ImaginaryGpu) -> None:
     """The device that tensors report, also where no mode is on (in hooks that C++ calls), and the
     default device."""
     raw_device, raw_is_meta = TensorBase.device.__get__, TensorBase.is_meta.__get__
@@ -171,13 +167,14 @@ def patch_devices(gpu: ImaginaryGpu, patches: Patches) -> None:
     def is_meta(self: Tensor) -> bool:
         return device(self).type == "meta" if enabled() else raw_is_meta(self)
 
-    patches.set_all(
+    gpu.patches.set_all(
         Tensor, device=property(device), is_cuda=property(is_cuda), is_meta=property(is_meta)
     )
-    _let_scripts_move(gpu, patches)
+    _let_scripts_move(gpu)
     context = torch.utils._device.DeviceContext
     real = context.__torch_function__
 
+    @gpu.patches.function(context)
     def __torch_function__(
         self: Any, func: Any, types: Any, args: Tuple = (), kwargs: Any = None
     ) -> Any:
@@ -189,8 +186,6 @@ def patch_devices(gpu: ImaginaryGpu, patches: Patches) -> None:
         if (kwargs or {}).get("device") is None:
             return call_on(gpu, func, args, kwargs or {}, self.device)
         return func(*args, **(kwargs or {}))
-
-    patches.set(context, "__torch_function__", __torch_function__)
 
 
 def _device(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> torch.device:
@@ -340,14 +335,15 @@ def handlers() -> Dict[Any, Callable]:
     }
 
 
-def group_by_card(gpu: ImaginaryGpu, patches: Patches) -> None:
+def group_by_card(gpu: ImaginaryGpu) -> None:
     """Lists of tensors are grouped by card and dtype before ``torch._foreach_...`` takes them.
 
     PyTorch's Python asks of each group's device whether it has operations over lists: the meta
     device has none."""
     group = C._group_tensors_by_device_and_dtype
 
-    def by_card(lists: Lists, with_indices: bool = False) -> Groups:
+    @gpu.patches.function(C)
+    def _group_tensors_by_device_and_dtype(lists: Lists, with_indices: bool = False) -> Groups:
         groups: Groups = {}
         for (device, dtype), (members, indices) in group(lists, with_indices).items():
             if device.type != "meta" or not gpu.holds(members[0][0]):
@@ -357,8 +353,6 @@ def group_by_card(gpu: ImaginaryGpu, patches: Patches) -> None:
             else:
                 _split(gpu, dtype, members, indices, groups)
         return groups
-
-    patches.set(C, "_group_tensors_by_device_and_dtype", by_card)
 
 
 def _split(

@@ -22,7 +22,6 @@ from brimful_inside import Refused
 from brimful_inside.imaginary.operators.attention import HALVES
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.errors import Unsupported
-from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.tensors import Tensor
 
 Whole = Tuple[int, int]
@@ -278,7 +277,7 @@ class StandIns(MetaPathFinder):
                 yield _Distribution(package)
 
 
-def stand_in(gpu: ImaginaryGpu, patches: Patches) -> None:
+def stand_in(gpu: ImaginaryGpu) -> None:
     """The stand-ins are what an import finds, until the card is gone."""
     finder = StandIns(gpu)
     sys.meta_path.insert(0, finder)
@@ -290,4 +289,4 @@ def stand_in(gpu: ImaginaryGpu, patches: Patches) -> None:
             if isinstance(getattr(spec, "loader", None), _Contents):
                 del sys.modules[name]
 
-    patches.undo_by(take_back)
+    gpu.patches.undo_by(take_back)

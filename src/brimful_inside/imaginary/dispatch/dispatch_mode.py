@@ -23,13 +23,12 @@ from brimful_inside.imaginary.operators import (
 from brimful_inside.imaginary.operators.flops import cost_of, is_free, kernels_of
 from brimful_inside.imaginary.operators.library_kernels import own_kernel
 from brimful_inside.imaginary.operators.temporaries import Held, Kernel, Transient
-from brimful_inside.imaginary.state.device import ImaginaryGpu
+from brimful_inside.imaginary.state.device import ImaginaryGpu, call_plainly
 from brimful_inside.imaginary.state.errors import Unsupported, different_devices
 from brimful_inside.imaginary.state.known_values import RULES, follows
 from brimful_inside.imaginary.state.ledger import Block, Ledger
 from brimful_inside.imaginary.state.lock import one_at_a_time
 from brimful_inside.imaginary.state.tensors import META, C, Tensor, aten, empty, is_meta, tensors_in
-from brimful_inside.simulator.workspaces import bytes_of
 
 SHAPES = meta_kernels.handlers()  # that tell the shapes of results and nothing else
 TEMPORARIES: Dict[str, Kernel] = {
@@ -117,10 +116,7 @@ class _Facts:
         self.follows = follows(func)
         self.in_place = self.short.endswith("_") and len(func._schema.returns) <= 1
         # torch.tensor: what it made comes into sight here
-        self.fresh = self.short in (
-            "lift_fresh",
-            "lift",
-        )
+        self.fresh = self.short in ("lift_fresh", "lift")
         self.temporaries = TEMPORARIES.get(self.short)
         self.blas = self.short in cublas.USES_CUBLAS
         # starts no kernel; how its cost is found
@@ -261,11 +257,8 @@ class Operations(TorchDispatchMode):
                     "argument of aten::%s" % facts.short, "cuda:%d" % card, "cuda:%d" % index
                 )
             card = index
-        if card is not None:
-            return card
-        if streams.named is not None:
-            return streams.named
-        return streams.card if streams.last is None else streams.last
+        choices = card, streams.named, streams.last, streams.card
+        return next(index for index in choices if index is not None)
 
     def _run_here(self, func: Any, facts: _Facts, args: Tuple, kwargs: Dict[str, Any]) -> Any:
         gpu, ledger, clock = self.gpu, self.gpu.ledger, self.gpu.clock
@@ -279,11 +272,7 @@ class Operations(TorchDispatchMode):
             if facts.remembered:
                 out = gpu.remembered.run(gpu, func, args, kwargs, facts.handler)
             else:
-                out = (
-                    func(*args, **kwargs)
-                    if facts.handler is None
-                    else facts.handler(gpu, func, args, kwargs)
-                )
+                out = (facts.handler or call_plainly)(gpu, func, args, kwargs)
             doubtful = gpu.lengths.of(facts.short, args, out) if gpu.lengths.any else ()
             for tensor in tensors_in(out):
                 _see(tensor, facts.name, ledger, doubtful)
@@ -331,8 +320,7 @@ class Operations(TorchDispatchMode):
             finally:
                 ledger.release_all(passing)
         else:
-            nbytes = bytes_of(held.name, held.args)
-            taken.append(ledger.reserve(nbytes, name, held.name, held.args, at_most))
+            taken.append(ledger.reserve_workspace(held.name, held.args, name, at_most))
 
     def _on_card(self, args: Tuple, kwargs: Dict[str, Any], facts: _Facts) -> bool:
         """Whether the operation is the card's. Raises RuntimeError where tensors of both sides
@@ -344,7 +332,7 @@ class Operations(TorchDispatchMode):
             elif tensor.dim():
                 host = True
         if card or any(is_meta(tensor) for tensor in tensors_in(kwargs)):
-            if self.gpu.wants_user_meta():  # zeros_like of a tensor of the card, on "meta"
+            if self.gpu.here.user_meta:  # zeros_like of a tensor of the card, on "meta"
                 return False
             if self.gpu.has_user_meta and not self.gpu.any_imaginary(args, kwargs):
                 return facts.fresh
@@ -355,9 +343,7 @@ class Operations(TorchDispatchMode):
                 )
             return True
         device = kwargs.get("device")
-        if device is not None and device.type == "meta":
-            return not self.gpu.wants_user_meta()
-        return False
+        return device is not None and device.type == "meta" and not self.gpu.here.user_meta
 
 
 def _see(tensor: Tensor, op: str, ledger: Ledger, doubtful: Sequence[int]) -> None:

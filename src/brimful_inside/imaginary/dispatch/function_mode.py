@@ -16,7 +16,6 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _python_dispatch
 
 from brimful_inside.imaginary.state.device import ImaginaryGpu
-from brimful_inside.imaginary.state.patches import Patches
 
 # torch.ops.library.name, and its .default
 _OPERATIONS = (
@@ -88,7 +87,7 @@ def _has_override(args: Iterable[Any]) -> bool:
     return False
 
 
-def let_bodies_run(patches: Patches) -> None:
+def let_bodies_run(gpu: ImaginaryGpu) -> None:
     """Python functions of torch run their bodies under the mode instead of handing themselves
     over."""
 
@@ -98,11 +97,11 @@ def let_bodies_run(patches: Patches) -> None:
     jit: Any = sys.modules["torch.jit._builtins"]
     known = dict.fromkeys((id(_has_override), id(variadic)), "aten::has_torch_function")
     # for scripted modules that call those bodies
-    patches.set(jit, "_builtin_table", {**jit._get_builtin_table(), **known})
+    gpu.patches.set(jit, "_builtin_table", {**jit._get_builtin_table(), **known})
     for module in filter(None, map(sys.modules.get, _BODIES)):
-        patches.set_existing(module, "has_torch_function", _has_override)
+        gpu.patches.set_existing(module, "has_torch_function", _has_override)
         for name in ("has_torch_function_unary", "has_torch_function_variadic"):
-            patches.set_existing(module, name, variadic)
+            gpu.patches.set_existing(module, name, variadic)
 
 
 # --- threads ---
@@ -149,17 +148,15 @@ def _flags() -> Dict[str, bool]:
     }
 
 
-def follow_threads(modes: Modes, patches: Patches) -> None:
+def follow_threads(gpu: ImaginaryGpu, modes: Modes) -> None:
     """Every thread that `threading` starts from now on runs under modes of its own (executors and
     loaders as well)."""
-    thread_class: Any = threading.Thread
-    bootstrap = thread_class._bootstrap_inner
+    bootstrap: Any = vars(threading.Thread)["_bootstrap_inner"]
 
+    @gpu.patches.function(threading.Thread)
     def _bootstrap_inner(self: threading.Thread) -> None:
         modes.enter()
         try:
             bootstrap(self)
         finally:
             modes.leave()
-
-    patches.set(threading.Thread, "_bootstrap_inner", _bootstrap_inner)
