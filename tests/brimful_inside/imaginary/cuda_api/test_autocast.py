@@ -62,14 +62,6 @@ def test_an_image_is_upsampled_in_float32(gpu, mode):
     assert F.interpolate(image, scale_factor=2, mode=mode).dtype == torch.half
 
 
-def test_rms_norm_is_cast_where_the_installed_release_casts_it(gpu):
-    half = torch.randn(4, 8, device="cuda", dtype=torch.half)
-    cast = "rms_norm" in autocast_operations()
-    with torch.autocast("cuda"):
-        assert F.rms_norm(half, (8,)).dtype == (torch.float32 if cast else torch.half)
-        assert torch.vdot(half[0], half[0].float()).dtype == torch.float32
-
-
 def test_contexts_nest_and_decorate(gpu):
     card = torch.randn(4, 4, device="cuda")
     with torch.autocast("cuda", dtype=torch.bfloat16):
@@ -132,26 +124,6 @@ def test_a_grad_scaler_sees_no_overflow(gpu):
         scaler.step(optimizer)
         scaler.update()
     assert len(steps) == 2
-
-
-def test_functions_of_the_script_are_cast_by_custom_fwd(gpu):
-    dtypes = []
-
-    class Double(torch.autograd.Function):
-        @staticmethod
-        @torch.amp.custom_fwd(device_type="cuda", cast_inputs=torch.float16)
-        def forward(ctx, tensor):
-            dtypes.append(tensor.dtype)
-            return tensor * 2
-
-        @staticmethod
-        @torch.amp.custom_bwd(device_type="cuda")
-        def backward(ctx, grad):
-            return grad * 2
-
-    with torch.autocast("cuda"):
-        Double.apply(torch.randn(3, device="cuda", requires_grad=True)).sum().backward()
-    assert dtypes == [torch.float16]
 
 
 def test_autocast_of_the_host_is_untouched(gpu):
