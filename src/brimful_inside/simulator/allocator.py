@@ -199,8 +199,8 @@ class CachingAllocator:
         else:
             address, available = self._from_card(pool, size, stream, nbytes)
         rest = available - size
-        splits = rest >= pool.min_rest and size < pool.max_split
-        if splits:  # the rest becomes a free block behind it
+        # the rest becomes a free block behind it
+        if rest >= pool.min_rest and size < pool.max_split:
             tail = address + size
             pool.starts[tail] = pool.ends[address + available] = block = rest << SIZE_AT | tail
             insort(free, block)
@@ -409,10 +409,9 @@ class CachingAllocator:
                 for half in pair
                 for _, length, _ in half.free_blocks()
             )
-            wanted = segment_size(size, settings)
             raise CardFull(
                 nbytes,
-                wanted,
+                segment_size(size, settings),
                 capacity - self.reserved,
                 capacity,
                 self.allocated,

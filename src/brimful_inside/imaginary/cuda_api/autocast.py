@@ -262,8 +262,8 @@ def _banned(inner: Handler) -> Handler:
 def _callables(name: str) -> List[Any]:
     """What of Python stands for the ATen function `name`."""
     owners = (torch, Tensor, C._nn, C._linalg, C._VariableFunctions)
-    functions = [getattr(owner, name, None) for owner in owners]
-    return [func for func in functions if func is not None and not hasattr(func, "__code__")]
+    functions = [getattr(owner, name) for owner in owners if hasattr(owner, name)]
+    return [func for func in functions if not hasattr(func, "__code__")]
 
 
 def autocast_operations() -> Set[str]:

@@ -104,7 +104,10 @@ def _construct(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]
     if kwargs.get("pin_memory") and not gpu.devices.is_card(device):
         return gpu.pinned.pin(func(*args, **{**kwargs, "pin_memory": False}))
     if device is None:
-        return func(*args, **_without_card_generator(gpu, kwargs))
+        # a generator of the card goes with a tensor of the card, so the default device must be it
+        generator = kwargs.get("generator")
+        of_card = generator is not None and generator.device.type == "cuda"
+        return func(*args, **(_without_generator(kwargs) if of_card else kwargs))
     return call_on(gpu, func, args, kwargs, device)
 
 
@@ -118,16 +121,6 @@ def _read(gpu: ImaginaryGpu, data: Any) -> Any:
         gpu.value_of(data)
         if isinstance(data, Tensor) and data.dim() == 0 and is_meta(data)
         else data
-    )
-
-
-def _without_card_generator(gpu: ImaginaryGpu, kwargs: Dict[str, Any]) -> Dict[str, Any]:
-    """A generator of the card goes with a tensor of the card, so the default device must be it."""
-    generator = kwargs.get("generator")
-    return (
-        _without_generator(kwargs)
-        if generator is not None and generator.device.type == "cuda"
-        else kwargs
     )
 
 
@@ -233,10 +226,8 @@ def _type(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> 
     if isinstance(target, torch.dtype):
         return tensor.to(target)
     name = target if isinstance(target, str) else "%s.%s" % (target.__module__, target.__name__)
-    dtype = getattr(torch, name.split(".")[-1]).dtype
-    return call_on(
-        gpu, Tensor.to, (tensor,), {"dtype": dtype}, "cuda" if ".cuda." in name else "cpu"
-    )
+    options = {"dtype": getattr(torch, name.split(".")[-1]).dtype}
+    return call_on(gpu, Tensor.to, (tensor,), options, "cuda" if ".cuda." in name else "cpu")
 
 
 def _set_data(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> None:

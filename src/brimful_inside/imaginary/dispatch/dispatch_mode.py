@@ -213,10 +213,9 @@ class Operations(TorchDispatchMode):
                     parts = func.decompose(*args, **kwargs)
                 if parts is not NotImplemented:
                     return parts
-            on_card = self._on_card(args, kwargs, facts)
-            if not on_card or not self.gpu.is_open:  # a thread may outlive the card
-                return func(*args, **kwargs)
-            return self._run(func, facts, args, kwargs)
+            if self._on_card(args, kwargs, facts) and self.gpu.is_open:
+                return self._run(func, facts, args, kwargs)
+            return func(*args, **kwargs)  # a thread may outlive the card
 
     def _higher_order(self, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
         """DTensor fills its share of a random tensor under another offset of the generator; others

@@ -140,10 +140,9 @@ def _flags() -> Dict[str, bool]:
     and restores.
 
     A thread that outlives the card (a loader's, that pins memory) would restore that one is on."""
-    flags = vars(_python_dispatch).items()
     return {
         name: value
-        for name, value in flags
+        for name, value in vars(_python_dispatch).items()
         if name.startswith("_is_in_") and value in (True, False)
     }
 

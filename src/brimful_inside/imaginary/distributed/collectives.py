@@ -120,7 +120,6 @@ def _collective(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any
     for arg in args:
         if isinstance(arg, torch.ScriptObject) and arg._type().name() == "ProcessGroup":  # pyright: ignore
             group = ProcessGroup.unbox(arg)
-            _note_group(gpu, group)
             tensors, other = args[1 if "reduce_scatter" in name else 0], _other(name, args[2:])
             _note_bytes(gpu, name, tensors, group, COLLECTIVE, other)
     if name in _FLATTENED:
@@ -144,7 +143,10 @@ def _note_bytes(
 ) -> None:
     """What a collective sends over the card's link, or one rank to the `other` of the group. The
     reducer of DistributedDataParallel and FSDP's prefetching let c10d's run beside the kernels; a
-    functional one's result is waited for at once."""
+    functional one's result is waited for at once. A group makes its communicator at its first
+    collective, and with it buffers beside PyTorch's allocator."""
+    if group.size() > 1:
+        gpu.communicators.setdefault(group.group_name, group.size())
     nbytes = sum(tensor.nbytes for tensor in tensors_in(tensors))
     ranks, here = _ranks_here(group, other)
     sent, shape = over_links(name, nbytes, ranks), (here,) if here < ranks else ()
@@ -184,13 +186,6 @@ def _is_like(gpu: ImaginaryGpu, output: Tensor, given: Tensor) -> None:
         gpu.known.keep(
             output, values.flatten().repeat(output.numel() // given.numel()).view(output.shape)
         )
-
-
-def _note_group(gpu: ImaginaryGpu, group: Any) -> None:
-    """A group makes its communicator at its first collective, and with it buffers beside PyTorch's
-    allocator."""
-    if group.size() > 1:
-        gpu.communicators.setdefault(group.group_name, group.size())
 
 
 # --- functional ---
@@ -241,7 +236,6 @@ def _note_functional(gpu: ImaginaryGpu, func: Any, args: Tuple, made: Any) -> No
     """The group is the last argument, by its name; without one the operation waits for another."""
     if len(args) > 1 and isinstance(args[-1], str):
         group = _resolve_process_group(cast(Any, args[-1]))
-        _note_group(gpu, group)
         name = func._schema.name.split("::")[-1]
         tensors = made if "gather" in name else args[0]
         _note_bytes(gpu, name, tensors, group, PEER, _other(name, args[1:]))

@@ -55,13 +55,10 @@ def _host_group(group: Any = None) -> Any:
         or str(c10d._get_object_coll_device(group)) == "cpu"
     ):
         return group
-    known = _groups.get(group)
-    if known is None:
+    if group not in _groups:
         ranks = dist.get_process_group_ranks(group)
-        known = _groups[group] = dist.new_group(
-            ranks, backend="gloo", use_local_synchronization=True
-        )
-    return known
+        _groups[group] = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
+    return _groups[group]
 
 
 def patch_objects(gpu: ImaginaryGpu) -> None:
@@ -297,10 +294,7 @@ def _bytes(value: Any) -> bytes:
 
 def patch_alone(gpu: ImaginaryGpu) -> None:
     # C++ alone would let the Python objects go, and call what is not there
-    init, stores = (
-        c10d.init_process_group,
-        [],
-    )
+    init, stores = c10d.init_process_group, []
 
     @functools.wraps(init)
     def init_process_group(backend: Optional[str] = None, *args: Any, **kwargs: Any) -> None:

@@ -219,8 +219,8 @@ class Plans:
             return
         if cudnn.benchmark:
             self._search(convolution)
-        first = convolution.layout == torch.contiguous_format
-        if (_converts if first else _converts_channels_last)(self.gpu, convolution):
+        is_first = convolution.layout == torch.contiguous_format
+        if (_converts if is_first else _converts_channels_last)(self.gpu, convolution):
             if not cudnn.benchmark:
                 self.gpu.approximate(UNMEASURED)
             formula, args = _workspace(convolution)
@@ -242,8 +242,7 @@ class Plans:
 def _workspace(convolution: Convolution) -> Tuple[str, List[int]]:
     """The name of the formula (simulator/workspaces.py) and its arguments."""
     operation, tensor, weight, output, layout, stride, _, _, transposed, groups = convolution
-    outputs = math.prod(output)
-    args = [tensor.element_size(), tensor.numel(), outputs, weight.numel()]
+    args = [tensor.element_size(), tensor.numel(), math.prod(output), weight.numel()]
     if operation == BACKWARD_FILTER:
         # groups and strides were measured with channels first alone
         if layout != torch.contiguous_format or transposed:

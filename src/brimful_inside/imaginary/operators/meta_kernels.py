@@ -161,8 +161,8 @@ def _flash(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) ->
         return func(*args, **kwargs)
     sums = empty(query.shape[:3], torch.float32)
     random = empty((2,), torch.uint64), empty((), torch.uint64)
-    out = in_its_order(query)
-    return out, sums, None, None, query.shape[2], key.shape[2], *random, empty((0,), query.dtype)
+    shapes = query.shape[2], key.shape[2]
+    return in_its_order(query), sums, None, None, *shapes, *random, empty((0,), query.dtype)
 
 
 _LISTS_OF_THEIR_OWN = (

@@ -29,7 +29,7 @@ class Machine(NamedTuple):
     @classmethod
     def of(cls, card: Card) -> Machine:
         capability = (card.capability[0], card.capability[1])
-        others = {(major, minor) for major, minor in card.others}
+        others: Any = set(map(tuple, card.others))
         return cls(capability, card.multiprocessors, torch_release(torch.__version__), others)
 
     def choose(self, rule: Callable[[Tuple[int, int]], Any]) -> Any:
@@ -161,8 +161,13 @@ def _layer_norm_partials(
     (cuda/layer_norm_kernel.cu)."""
     columns = torch.Size(shape).numel()
     rows = tensor.numel() // columns if columns else 0
-    args = (rows, columns, machine.multiprocessors, machine.release)
-    return [Formula("layer_norm_partial", (weight.element_size(), *args)) for weight in weights]
+    return [
+        Formula(
+            "layer_norm_partial",
+            (weight.element_size(), rows, columns, machine.multiprocessors, machine.release),
+        )
+        for weight in weights
+    ]
 
 
 def _group_norm(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
@@ -236,10 +241,9 @@ def _embedding_bag_backward(weights: int) -> Kernel:
     weights: the place of the number of weights among the arguments; the mode is two places on."""
 
     def kernel(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
-        greatest = args[weights + 2] == 2
         return (
-            []
-            if greatest
+            []  # of the greatest
+            if args[weights + 2] == 2
             else _summed_by_index(args[0].shape[-1], args[0], args[1], args[weights], always=True)
         )
 

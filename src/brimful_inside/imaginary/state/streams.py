@@ -167,9 +167,9 @@ class Captures:
         ledger = captured.ledger
         registered = self._with_generator.setdefault(ledger.index, [])
         if not registered:
-            op = "state of the generator for CUDA graphs"
             self._generator_state[ledger.index] = [
-                ledger.reserve(_GENERATOR_STATE_BYTES, op) for _ in range(2)
+                ledger.reserve(_GENERATOR_STATE_BYTES, "state of the generator for CUDA graphs")
+                for _ in range(2)
             ]
         registered.append(captured)
 
