@@ -226,20 +226,9 @@ class CachingAllocator:
             block = size, nbytes, pool, free
             self._count_end(self._statistics, address, block)
             self._count_return(self._statistics, address, block)
-        # As `pool.put`, written out: a replay spends a third of its time here.
-        end = address + size
-        if end in pool.starts:
-            other = pool.starts.pop(end)
-            del free[bisect_left(free, other)]
-            end += other >> SIZE_AT
-        if address in pool.ends:
-            other = pool.ends.pop(address)
-            del free[bisect_left(free, other)]
-            address = other & ADDRESS
-        pool.starts[address] = pool.ends[end] = block = (end - address) << SIZE_AT | address
-        insort(free, block)
+        freed = pool.put(address, size, free)
         if not self._best_fit_always_serves:
-            pool.freed_at[address] = pool.searches
+            pool.freed_at[freed & ADDRESS] = pool.searches
 
     def retire(self, address: int) -> Optional[Retired]:
         """The block at `address` is allocated no more, but waits for another stream before it can

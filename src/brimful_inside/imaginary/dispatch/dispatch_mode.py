@@ -5,6 +5,7 @@ an allocation on the imaginary card."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
@@ -140,22 +141,13 @@ _COPIES = ("_to_copy", "copy_", "copy")
 _fake_mode: Callable[[Any], Any] = C._get_dispatch_mode
 _FAKE = C._TorchDispatchModeKey.FAKE
 _HIGHER_ORDER = torch._ops.HigherOrderOperator
-_subclasses: Dict[type, bool] = {torch.Tensor: False, torch.nn.Parameter: False}
 
 
-def _has_own_dispatch(types: Any) -> bool:
-    """Whether an argument is of a class that does operations by other operations. Fake tensors are
-    none."""
-    for kind in types:
-        known = _subclasses.get(kind)
-        if known is None:
-            overrides = kind.__torch_dispatch__ is not C._disabled_torch_dispatch_impl
-            known = _subclasses[kind] = overrides and not kind.__module__.startswith(
-                "torch._subclasses"
-            )
-        if known:
-            return True
-    return False
+@functools.cache
+def _has_own_dispatch(kind: type) -> bool:
+    """Whether a class does operations by other operations. Fake tensors do not."""
+    overrides = kind.__torch_dispatch__ is not C._disabled_torch_dispatch_impl  # type: ignore
+    return overrides and not kind.__module__.startswith("torch._subclasses")
 
 
 class Operations(TorchDispatchMode):
@@ -182,7 +174,7 @@ class Operations(TorchDispatchMode):
         kwargs = kwargs or {}
         if isinstance(func, _HIGHER_ORDER):
             return self._higher_order(func, args, kwargs)
-        if types and _has_own_dispatch(types):
+        if types and any(map(_has_own_dispatch, types)):
             return NotImplemented  # a DTensor, say: the operations on its parts come here
         if kwargs:
             device = kwargs.get("device")

@@ -6,6 +6,7 @@ mode sees each call that reaches C++."""
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 from contextlib import ExitStack
@@ -68,7 +69,10 @@ class Functions(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-_overrides: Dict[type, bool] = {torch.Tensor: False, torch.nn.Parameter: False, type(None): False}
+@functools.cache
+def _overrides(kind: type) -> bool:
+    has_own = getattr(kind, "__torch_function__", _DISABLED) is not _DISABLED
+    return has_own and kind not in (torch.Tensor, torch.nn.Parameter)
 
 
 def _has_override(args: Iterable[Any]) -> bool:
@@ -76,15 +80,7 @@ def _has_override(args: Iterable[Any]) -> bool:
 
     False while their overrides are switched off, as a subclass's own `super().__torch_function__`
     does around the function that it calls."""
-    for arg in args:
-        kind = type(arg)
-        has = _overrides.get(kind)
-        if has is None:
-            attribute = getattr(kind, "__torch_function__", _DISABLED)
-            has = _overrides[kind] = attribute is not _DISABLED
-        if has:
-            return torch._C._is_torch_function_enabled()
-    return False
+    return any(map(_overrides, map(type, args))) and torch._C._is_torch_function_enabled()
 
 
 def let_bodies_run(gpu: ImaginaryGpu) -> None:

@@ -23,7 +23,6 @@ from brimful_inside.imaginary.state.tensors import (
     META,
     Tensor,
     aten,
-    broadcast,
     is_meta,
     tensors_in,
 )
@@ -46,7 +45,7 @@ def _nonzero(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) 
 
 
 def _masked_select(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
-    most = broadcast(args[0].shape, args[1].shape).numel()
+    most = torch.broadcast_shapes(args[0].shape, args[1].shape).numel()
     gpu.at_most("masked_select", most)
     return args[0].new_empty(most)
 

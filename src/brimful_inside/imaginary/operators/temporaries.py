@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Se
 
 import torch
 
-from brimful_inside.imaginary.state.tensors import Tensor, broadcast
+from brimful_inside.imaginary.state.tensors import Tensor
 from brimful_inside.simulator.workspaces import resident_threads, torch_release
 from brimful_inside.wire import Card
 
@@ -95,7 +95,7 @@ def _softmax_backward(machine: Machine, args: Sequence[Any], kwargs: Dict[str, A
     """cuda/SoftMax.cu, softmax_backward_cuda_out: gradient times output, as a tensor of its own,
     laid out as the gradient is; then that and the output are made contiguous."""
     grad, output = args[:2]
-    product = broadcast(grad.shape, output.shape).numel() * grad.element_size()
+    product = torch.broadcast_shapes(grad.shape, output.shape).numel() * grad.element_size()
     held: List[Held] = [product] if grad.is_contiguous() else [product, product]
     return held if output.is_contiguous() else [*held, output.nbytes]
 
@@ -113,7 +113,7 @@ def _foreach_norm(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any])
 
 
 def _broadcast_bytes(first: Tensor, second: Tensor) -> int:
-    return broadcast(first.shape, second.shape).numel() * first.element_size()
+    return torch.broadcast_shapes(first.shape, second.shape).numel() * first.element_size()
 
 
 def _unreduced(at: int) -> Kernel:
@@ -278,7 +278,7 @@ def _index_put(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) ->
     if not accumulate:
         return []
     shapes = [index.shape for index in args[1] if index is not None]
-    count = broadcast(*shapes).numel() if shapes else 0
+    count = torch.broadcast_shapes(*shapes).numel() if shapes else 0
     return [*copies(args[2]), count * 8, count * 8, count * 8, Transient([count * 8, count * 16])]
 
 
