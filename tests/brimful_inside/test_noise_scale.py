@@ -21,7 +21,7 @@ def norms(chance: random.Random, dimensions: int, samples: int, parts: int) -> t
     )
 
 
-@pytest.mark.parametrize(("samples", "parts"), [(16, 2), (64, 4), (64, 16), (256, 8)])
+@pytest.mark.parametrize(("samples", "parts"), [(16, 2), (64, 16)])
 def test_it_is_that_of_the_closed_form(samples, parts):
     """trace of the covariance 16 x 20, squared norm 20: a noise scale of 16 samples."""
     values = []

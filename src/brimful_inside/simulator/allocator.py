@@ -18,8 +18,10 @@ stream's event is done is for the caller to say, as a card's clock is not here."
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from dataclasses import dataclass, replace
 from typing import Dict, List, Optional, Set, Tuple
 
+from brimful_inside.simulator import allocator_stats as stats
 from brimful_inside.simulator import pools
 from brimful_inside.simulator.allocator_settings import DEFAULT_SETTINGS, AllocatorSettings, changed
 from brimful_inside.simulator.allocator_stats import Statistics
@@ -41,42 +43,29 @@ SMALL_SEGMENT = 2 * MIB  # kSmallBuffer
 MIN_LARGE = 10 * MIB  # kMinLargeAlloc
 
 
+@dataclass(eq=False)
 class CardFull(Exception):
     """There is no room. All numbers are bytes; `free`, `capacity` and `reserved` count whole
     segments."""
 
-    def __init__(
-        self,
-        requested: int,
-        segment: int,
-        free: int,
-        capacity: int,
-        allocated: int,
-        reserved: int,
-        private: int = 0,
-    ):
-        super().__init__("no room for %d bytes: %d of %d are free" % (requested, free, capacity))
-        self.requested = requested  # by the caller
-        self.segment = segment  # what was wanted of the card: the size that PyTorch's message names
-        self.free = free
-        self.capacity = capacity
-        self.allocated = allocated
-        self.reserved = reserved
-        # free blocks of private pools: PyTorch counts them with what is allocated
-        self.private = private
+    requested: int  # by the caller
+    segment: int  # what was wanted of the card: the size that PyTorch's message names
+    free: int
+    capacity: int
+    allocated: int
+    reserved: int
+    private: int = 0  # free blocks of private pools: PyTorch counts them with what is allocated
+
+    def __str__(self) -> str:
+        return "no room for %d bytes: %d of %d are free" % (
+            self.requested,
+            self.free,
+            self.capacity,
+        )
 
     def of(self, capacity: int) -> CardFull:
         """The same on a card of another size."""
-        free = capacity - self.reserved
-        return CardFull(
-            self.requested,
-            self.segment,
-            free,
-            capacity,
-            self.allocated,
-            self.reserved,
-            self.private,
-        )
+        return replace(self, capacity=capacity, free=capacity - self.reserved)
 
 
 def rounded_size(nbytes: int, settings: AllocatorSettings = DEFAULT_SETTINGS) -> int:
@@ -210,8 +199,8 @@ class CachingAllocator:
         else:
             address, available = self._from_card(pool, size, stream, nbytes)
         rest = available - size
-        splits = rest >= pool.min_rest and size < pool.max_split
-        if splits:  # the rest becomes a free block behind it
+        # the rest becomes a free block behind it
+        if rest >= pool.min_rest and size < pool.max_split:
             tail = address + size
             pool.starts[tail] = pool.ends[address + available] = block = rest << SIZE_AT | tail
             insort(free, block)
@@ -237,20 +226,9 @@ class CachingAllocator:
             block = size, nbytes, pool, free
             self._count_end(self._statistics, address, block)
             self._count_return(self._statistics, address, block)
-        # As `pool.put`, written out: a replay spends a third of its time here.
-        end = address + size
-        if end in pool.starts:
-            other = pool.starts.pop(end)
-            del free[bisect_left(free, other)]
-            end += other >> SIZE_AT
-        if address in pool.ends:
-            other = pool.ends.pop(address)
-            del free[bisect_left(free, other)]
-            address = other & ADDRESS
-        pool.starts[address] = pool.ends[end] = block = (end - address) << SIZE_AT | address
-        insort(free, block)
+        freed = pool.put(address, size, free)
         if not self._best_fit_always_serves:
-            pool.freed_at[address] = pool.searches
+            pool.freed_at[freed & ADDRESS] = pool.searches
 
     def retire(self, address: int) -> Optional[Retired]:
         """The block at `address` is allocated no more, but waits for another stream before it can
@@ -420,10 +398,9 @@ class CachingAllocator:
                 for half in pair
                 for _, length, _ in half.free_blocks()
             )
-            wanted = segment_size(size, settings)
             raise CardFull(
                 nbytes,
-                wanted,
+                segment_size(size, settings),
                 capacity - self.reserved,
                 capacity,
                 self.allocated,
@@ -445,50 +422,50 @@ class CachingAllocator:
         """The block at `address` was cut from a free one of `available` bytes, or is all of it."""
         size, nbytes, pool, _ = self._live[address]
         self._tell("alloc", address, self._live[address])
-        statistics.all.allocate(size, nbytes)
-        scope = statistics.small if pool.small else statistics.large
-        scope.allocate(size, nbytes)
+        statistics.change(
+            pool.small,
+            (stats.ALLOCATION, 1),
+            (stats.ACTIVE, 1),
+            (stats.ALLOCATED_BYTES, size),
+            (stats.ACTIVE_BYTES, size),
+            (stats.REQUESTED_BYTES, nbytes),
+        )
         if size >= self._oversize:
-            statistics.oversize_allocations.add(1)
+            statistics.oversize_allocations.change(((0, 1),))
         if pool.expandable and pool.expandable_at(address) is not None:
             return
-        whole = pool.is_segment(address, available)
-        if whole and size == available:
-            return
-        splits, split_bytes = (
-            (1, available - size) if whole else (0 if size < available else -1, -size)
-        )
-        statistics.all.split(splits, split_bytes)
-        scope.split(splits, split_bytes)
+        if not pool.is_segment(address, available):
+            _count_splits(statistics, pool, 0 if size < available else -1, -size)
+        elif size < available:
+            _count_splits(statistics, pool, 1, available - size)
 
     def _count_end(self, statistics: Statistics, address: int, block: LiveBlock) -> None:
         """A block is allocated no more."""
         size, _, pool, _ = block
         self._tell("free_requested", address, block)
-        statistics.all.end(size)
-        (statistics.small if pool.small else statistics.large).end(size)
+        statistics.change(pool.small, (stats.ALLOCATION, -1), (stats.ALLOCATED_BYTES, -size))
         if size >= self._oversize:
-            statistics.oversize_allocations.add(-1)
+            statistics.oversize_allocations.change(((0, -1),))
 
     def _count_return(self, statistics: Statistics, address: int, block: LiveBlock) -> None:
         """A block is about to return to its pool."""
         size, nbytes, pool, _ = block
         self._tell("free_completed", address, block)
-        scope = statistics.small if pool.small else statistics.large
-        statistics.all.give_back(size, nbytes)
-        scope.give_back(size, nbytes)
+        statistics.change(
+            pool.small,
+            (stats.ACTIVE, -1),
+            (stats.ACTIVE_BYTES, -size),
+            (stats.REQUESTED_BYTES, -nbytes),
+        )
         if pool.expandable and pool.expandable_at(address) is not None:
             return
         behind, before = pool.starts.get(address + size, 0), pool.ends.get(address, 0)
         merged = (behind >> SIZE_AT) + (before >> SIZE_AT)
         neighbours = (behind > 0) + (before > 0)
-        splits, split_bytes = -neighbours, -merged
         if not pool.is_segment(before & ADDRESS if before else address, size + merged):
-            splits, split_bytes = splits + 1, size
-        elif not neighbours:
-            return
-        statistics.all.split(splits, split_bytes)
-        scope.split(splits, split_bytes)
+            _count_splits(statistics, pool, 1 - neighbours, size)
+        elif neighbours:
+            _count_splits(statistics, pool, -neighbours, -merged)
 
     def _tell(self, action: str, address: int, block: LiveBlock) -> None:
         """`memory.watch`, if there is one, is told what happens to a block."""
@@ -496,3 +473,10 @@ class CachingAllocator:
             size, nbytes, pool, free = block
             stream = next(stream for stream, own in pool.free.items() if own is free)
             self.memory.watch(action, address, size, nbytes, stream, pool.owner)
+
+
+def _count_splits(statistics: Statistics, pool: Pool, blocks: int, size: int) -> None:
+    """Free pieces of segments that are partly in use became more or fewer, larger or smaller."""
+    statistics.change(
+        pool.small, (stats.INACTIVE_SPLIT, blocks), (stats.INACTIVE_SPLIT_BYTES, size)
+    )

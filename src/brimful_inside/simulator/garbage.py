@@ -3,25 +3,19 @@ garbage yet."""
 
 from __future__ import annotations
 
-import functools
 import gc
-from typing import Any, Callable, TypeVar
+from contextlib import contextmanager
+from typing import Iterator
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
-
-def uncollected(function: _Function) -> _Function:
-    """`function` without collections: each would look through all that it has made so far, two
-    thirds of a trace's decoding."""
-
-    @functools.wraps(function)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        if not gc.isenabled():
-            return function(*args, **kwargs)
-        gc.disable()
-        try:
-            return function(*args, **kwargs)
-        finally:
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """A context, or decorator, without collections: each would look through all that was made so
+    far, two thirds of a trace's decoding."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
             gc.enable()
-
-    return run  # type: ignore[return-value]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from typing import Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
-from brimful_inside.simulator.allocator_stats import Statistics
+from brimful_inside.simulator.allocator_stats import RESERVED_BYTES, SEGMENT, Statistics
 
 MIB = 1 << 20
 ROUND_LARGE = 2 * MIB  # kRoundLarge
@@ -63,27 +63,24 @@ class DeviceMemory:
         self.reserved += nbytes
         self.peak_reserved = max(self.peak_reserved, self.reserved)
         self._count(pool, nbytes, segments)
-        if self.watch is not None:
-            action = "segment_alloc" if segments else "segment_map"
-            self.watch(action, address, nbytes, nbytes, stream, pool.owner)
+        self._tell("alloc" if segments else "map", pool, address, nbytes, stream)
 
     def give_back(self, pool: Pool, address: int, nbytes: int, segments: int, stream: int) -> None:
         self.num_frees += 1
         self.segments_freed += segments
         self.reserved -= nbytes
         self._count(pool, -nbytes, -segments)
+        self._tell("free" if segments else "unmap", pool, address, nbytes, stream)
+
+    def _tell(self, action: str, pool: Pool, address: int, nbytes: int, stream: int) -> None:
         if self.watch is not None:
-            action = "segment_free" if segments else "segment_unmap"
-            self.watch(action, address, nbytes, nbytes, stream, pool.owner)
+            self.watch("segment_" + action, address, nbytes, nbytes, stream, pool.owner)
 
     def _count(self, pool: Pool, nbytes: int, segments: int) -> None:
         if self._statistics is not None:
-            self._statistics.all.reserve(nbytes, segments)
-            (self._statistics.small if pool.small else self._statistics.large).reserve(
-                nbytes, segments
-            )
+            self._statistics.change(pool.small, (RESERVED_BYTES, nbytes), (SEGMENT, segments))
             if segments and abs(nbytes) >= self.oversize:
-                self._statistics.oversize_segments.add(segments)
+                self._statistics.oversize_segments.change(((0, segments),))
 
 
 class ExpandableSegment(NamedTuple):

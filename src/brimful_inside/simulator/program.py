@@ -170,7 +170,7 @@ def joined(programs: Sequence[Program]) -> Program:
     )
 
 
-@uncollected
+@uncollected()
 def program_of(trace: Trace) -> Program:
     """Take a trace apart. Ends of storages older than the trace are left out, as they free nothing
     in a replay."""

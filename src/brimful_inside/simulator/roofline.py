@@ -184,7 +184,13 @@ def kernel_time(kernel: Kernel, rates: Rates, efficiency: Efficiency = DEFAULT) 
         rate = efficiency.link_bytes_per_s if kind == LINK else efficiency.pinned_bytes_per_s
         return Timed(start + kernel.bytes / rate, TRANSFER, start)
     if kind in (PEER, COLLECTIVE):
-        return Timed(start + kernel.bytes / _exchange_rate(kernel, efficiency), LINKS, start)
+        rate = efficiency.peer_bytes_per_s
+        # Between machines NCCL's rings leave by the network of every card that takes part
+        # (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md: the bus bandwidth is that of the
+        # slowest link of a ring).
+        if kernel.shape:
+            rate = min(rate, kernel.shape[0] * efficiency.network_bytes_per_s)
+        return Timed(start + kernel.bytes / rate, LINKS, start)
     memory = kernel.bytes / (rates.bandwidth_bytes_per_s * efficiency.bandwidth)
     compute = 0.0
     if is_grouped(kernel):
@@ -195,15 +201,6 @@ def kernel_time(kernel: Kernel, rates: Rates, efficiency: Efficiency = DEFAULT) 
         compute = kernel.flops / (rates.peak(kind) * _attention_share(kernel, rates, efficiency))
     work, bound = (compute, COMPUTE) if compute > memory else (memory, BANDWIDTH)
     return Timed(start + work, bound if work > start else LAUNCHES, start)
-
-
-def _exchange_rate(kernel: Kernel, efficiency: Efficiency) -> float:
-    """Bytes per second of each card. Between machines NCCL's rings leave by the network of every
-    card that takes part (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md: the bus bandwidth is
-    that of the slowest link of a ring)."""
-    if not kernel.shape:
-        return efficiency.peer_bytes_per_s
-    return min(efficiency.peer_bytes_per_s, kernel.shape[0] * efficiency.network_bytes_per_s)
 
 
 def _attention_share(kernel: Kernel, rates: Rates, efficiency: Efficiency) -> float:

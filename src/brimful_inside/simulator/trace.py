@@ -229,7 +229,7 @@ def decode_row(parts: List[Any]) -> Row:
     return _ROWS[kind](*parts[1:])
 
 
-@uncollected
+@uncollected()
 def decode(lines: Iterable[str]) -> Trace:
     """The trace in `lines`. A torn last line is left out and `whole` is False; a torn line
     elsewhere is a ValueError."""
@@ -286,10 +286,7 @@ _AT_ONCE = 2000  # lines that are parsed by one call
 def _values(lines: Iterator[str]) -> Iterator[Any]:
     """The value of each line; `_TORN` for a last line that cannot be read. Raises ValueError for
     such a line elsewhere."""
-    while True:
-        some = list(islice(lines, _AT_ONCE))
-        if not some:
-            return
+    while some := list(islice(lines, _AT_ONCE)):
         try:
             values = json.loads("[%s]" % ",".join(some))
         except ValueError:

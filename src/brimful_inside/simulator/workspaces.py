@@ -104,13 +104,10 @@ PARTIAL_SUMS = 2 * MIB
 FEW_CHANNELS = 32
 
 
-def forward_bytes(itemsize: int, inputs: int, weights: int) -> int:
-    """As the next two: `itemsize` in bytes, all else in elements."""
-    return itemsize * (inputs + weights)
-
-
-def backward_data_bytes(itemsize: int, inputs: int, outputs: int, weights: int) -> int:
-    return itemsize * (inputs + outputs + weights)
+def converted_bytes(itemsize: int, *elements: int) -> int:
+    """What is converted, `itemsize` bytes each: input and weight forward; with the gradient of the
+    output between them for the gradient of the input."""
+    return itemsize * sum(elements)
 
 
 def backward_filter_bytes(
@@ -307,8 +304,7 @@ def efficient_block(capability: Sequence[int], half: bool, size: int) -> Tuple[i
 FORMULAS: Dict[str, Callable[..., int]] = {
     "cublas": cublas_default_bytes,  # args: major, minor, release
     "cublaslt": cublaslt_default_bytes,  # args: major, minor, release
-    "cudnn_forward": forward_bytes,
-    "cudnn_backward_data": backward_data_bytes,
+    **dict.fromkeys(("cudnn_forward", "cudnn_backward_data"), converted_bytes),
     "cudnn_backward_filter": backward_filter_bytes,
     "reduction": reduction_bytes,
     "layer_norm_partial": layer_norm_partial_bytes,
@@ -324,10 +320,7 @@ FORMULAS: Dict[str, Callable[..., int]] = {
 
 
 def bytes_of(name: str, args: Sequence[int]) -> int:
-    """The bytes of the workspace `name` for `args`. Raises KeyError for one that is not known,
-    naming it."""
-    if name not in FORMULAS:
-        raise KeyError("no workspace is called %r" % name)
+    """The bytes of the workspace `name` for `args`. Raises KeyError for one that is not known."""
     return FORMULAS[name](*args)
 
 

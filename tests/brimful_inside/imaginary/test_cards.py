@@ -51,15 +51,6 @@ def test_tensors_of_two_cards_do_not_meet(three):
     assert first.copy_(second) is first  # a copy is how they do
 
 
-def test_a_gradient_goes_back_to_the_card_it_came_from(three):
-    first = torch.nn.Linear(64, 64).to("cuda:0")
-    second = torch.nn.Linear(64, 8).to("cuda:1")
-    out = second(first(torch.randn(4, 64, device="cuda:0")).to("cuda:1"))
-    assert out.device.index == 1
-    out.sum().backward()
-    assert first.weight.grad.device.index == 0 and second.weight.grad.device.index == 1
-
-
 def test_optimizers_keep_states_beside_parameters(three, allocated):
     first, second = (
         torch.nn.Linear(512, 512, bias=False).to("cuda:0"),

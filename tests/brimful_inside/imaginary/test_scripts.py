@@ -1,68 +1,9 @@
 """Ordinary training code, from end to end."""
 
-import copy
-import subprocess
-import sys
-import textwrap
-from contextlib import nullcontext
-from pathlib import Path
-
 import pytest
 import torch
-import torch.nn.functional as F
 import torch.utils.checkpoint
 from torch import nn
-
-import brimful_inside
-
-
-class Gpt(nn.Module):
-    def __init__(self, words=300, width=64, blocks=6, reentrant=None):
-        super().__init__()
-        self.embedding, self.reentrant = nn.Embedding(words, width), reentrant
-        options = {
-            "dim_feedforward": 4 * width,
-            "activation": "gelu",
-            "batch_first": True,
-            "norm_first": True,
-        }
-        self.blocks = nn.ModuleList(
-            nn.TransformerEncoderLayer(width, 4, **options) for _ in range(blocks)
-        )
-        self.head = nn.Linear(width, words, bias=False)
-        self.head.weight = self.embedding.weight
-
-    def forward(self, tokens):
-        data = self.embedding(tokens)
-        for block in self.blocks:
-            if self.reentrant is None:
-                data = block(data)
-            else:
-                data = torch.utils.checkpoint.checkpoint(block, data, use_reentrant=self.reentrant)
-        return self.head(data)
-
-
-def train(model, optimizer):
-    for _ in range(2):
-        tokens = torch.randint(0, 300, (32, 64)).to("cuda", non_blocking=True)
-        with torch.autocast("cuda", dtype=torch.bfloat16):
-            loss = F.cross_entropy(model(tokens).view(-1, 300), tokens.view(-1))
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-    return torch.cuda.max_memory_allocated()
-
-
-def test_checkpointing_saves_memory_in_both_kinds(gpu):
-    peaks = []
-    for reentrant in (None, False, True):
-        model = Gpt(reentrant=reentrant).to("cuda")
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        peaks.append(train(model, torch.optim.AdamW(model.parameters())) - before)
-        del model
-    assert max(peaks[1:]) < 0.7 * peaks[0]
-    assert abs(peaks[1] - peaks[2]) < 0.1 * peaks[1]
 
 
 def test_a_gradient_penalty_goes_through_two_derivatives(gpu):
@@ -73,24 +14,6 @@ def test_a_gradient_penalty_goes_through_two_derivatives(gpu):
     (grad,) = torch.autograd.grad(critic(data).sum(), data, create_graph=True)
     (grad.view(2, -1).norm(2, 1) - 1).square().mean().backward()
     assert critic[0].weight.grad.is_cuda
-
-
-def test_a_closure_and_a_moving_average(gpu):
-    model = nn.Linear(4, 1).to("cuda")
-    average = copy.deepcopy(model)
-    optimizer, data = torch.optim.LBFGS(model.parameters()), torch.randn(8, 4, device="cuda")
-
-    def closure():
-        optimizer.zero_grad()
-        loss = model(data).square().mean()
-        loss.backward()
-        return loss
-
-    optimizer.step(closure)
-    for kept, new in zip(average.parameters(), model.parameters(), strict=True):
-        kept.data.mul_(0.9).add_(new.data, alpha=0.1)
-        assert kept.is_cuda and kept.shape == new.shape and new.grad is not None
-    assert optimizer.state[model.weight]["func_evals"] >= 1
 
 
 def test_transformers_of_torch_train_and_evaluate(gpu):
@@ -118,7 +41,7 @@ SCRIPT = """
     import torch
     from brimful_inside import imaginary
     from brimful_inside.wire import Card
-    gpu = imaginary.enter(Card("x", 40 << 30, 0, [8, 0], 108), None, open(sys.argv[1], "w"))
+    gpu = imaginary.enter(Card("x", 40 << 30, 0, [8, 0], 108), None, open(%r, "w"))
     from torch import nn
     from torch.utils.checkpoint import checkpoint
     torch._dynamo.config.suppress_errors = True
@@ -141,19 +64,11 @@ SCRIPT = """
 """
 
 
-def test_entered_for_the_life_of_a_process_and_never_left(tmp_path):
+def test_entered_for_the_life_of_a_process_and_never_left(printed, tmp_path):
     """The way brimful's probe uses it; and what takes seconds to import stays away."""
     trace = tmp_path / "trace.jsonl"
-    environment = {"PYTHONPATH": str(Path(brimful_inside.__file__).parents[1]), "PATH": "/usr/bin"}
-    command = [sys.executable, "-c", textwrap.dedent(SCRIPT), str(trace)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == [
-        "False",
-        "_Dynamo",
-        "module",
-        "True",
-    ]  # the settings are the script's own
+    # the settings are the script's own
+    assert printed(SCRIPT % str(trace)) == ["False _Dynamo", "module True"]
     assert trace.read_text().count('["step",') == 3
 
 
@@ -168,25 +83,6 @@ def test_a_scripted_module_trains_wherever_it_was_scripted(gpu, script_first):
     assert all(
         parameter.is_cuda and parameter.grad is not None for parameter in scripted.parameters()
     )
-
-
-def test_activations_can_be_kept_on_the_host(gpu):
-    model = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256)).cuda()
-    inputs = torch.randn(512, 256, device="cuda")
-    held = {}
-    for kept, hooks in (
-        (False, nullcontext()),
-        (True, torch.autograd.graph.save_on_cpu(pin_memory=True)),
-    ):
-        before = torch.cuda.memory_allocated()
-        with hooks:
-            loss = model(inputs).sum()
-        held[kept] = torch.cuda.memory_allocated() - before
-        loss.backward()
-        model.zero_grad()
-        del loss
-    assert held[True] < held[False]
-    assert torch.empty(3, pin_memory=True).is_pinned()
 
 
 def test_a_tensor_of_the_card_may_give_the_shape_of_pinned_memory(gpu):

@@ -1,5 +1,4 @@
-import subprocess
-import sys
+from contextlib import nullcontext
 
 import pytest
 
@@ -142,39 +141,25 @@ SPELLINGS = [
 ]
 
 
-def test_what_is_refused_here_is_what_torch_itself_refuses():
+REFUSED = """
+for text in %r:
+    torch._C._accelerator_setAllocatorSettings("large_segment_size_mb:20")
+    try:
+        torch._C._accelerator_setAllocatorSettings(text)
+    except Exception:
+        print(text)
+"""
+
+
+def test_what_is_refused_here_is_what_torch_itself_refuses(printed):
     torch = pytest.importorskip("torch")
-    refuses = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
-    if refuses is None:
+    if not hasattr(torch._C, "_accelerator_setAllocatorSettings"):
         pytest.skip("this release has no parser without CUDA")
-    code = (
-        "import sys, torch\n"
-        "for text in sys.argv[1:]:\n"
-        "    torch._C._accelerator_setAllocatorSettings('large_segment_size_mb:20')\n"
-        "    try:\n"
-        "        torch._C._accelerator_setAllocatorSettings(text)\n"
-        "        print('taken')\n"
-        "    except Exception:\n"
-        "        print('refused')\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, *SPELLINGS],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
-    ours = []
+    theirs = printed("import torch\n" + REFUSED % SPELLINGS)
     for text in SPELLINGS:
-        try:
+        with pytest.raises(ValueError) if text in theirs else nullcontext():
             settings_from(text)
-            ours.append("taken")
-        except ValueError:
-            ours.append("refused")
-    assert dict(zip(SPELLINGS, ours, strict=True)) == dict(
-        zip(SPELLINGS, done.stdout.split(), strict=True)
-    )
-    assert {"taken", "refused"} == set(ours)
+    assert 0 < len(theirs) < len(SPELLINGS)
 
 
 @pytest.mark.parametrize(

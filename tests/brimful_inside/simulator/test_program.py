@@ -1,7 +1,7 @@
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brimful_inside.simulator.allocator import CachingAllocator
@@ -89,6 +89,7 @@ def requested_bytes(allocator: CachingAllocator) -> int:
 
 
 @given(seed=st.integers(0, 1 << 40), scale=st.integers(1, 5))
+@settings(max_examples=30, deadline=None)
 def test_the_largest_live_set_holds_what_a_replay_has_at_its_highest_and_never_more(seed, scale):
     rng = random.Random(seed)
     cards = [random_program(rng, 100, PLAIN) for _ in range(2)]

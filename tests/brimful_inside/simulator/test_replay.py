@@ -136,19 +136,6 @@ def test_the_reserved_peak_is_room_enough_and_less_than_the_allocated_peak_is_no
     assert smaller.full is not None or not whole.peak.allocated
 
 
-def test_random_programs_fill_their_cards_empty_their_caches_and_fit_as_well():
-    """The comparisons above say something only where all of these are among their programs."""
-    counts = {"full": 0, "fits": 0, "full after the cache was emptied for it": 0}
-    for seed in range(200):
-        program = random_program(
-            random.Random(seed), 200, tuple(kind for kind in PLAIN if kind != "empty_cache")
-        )
-        allocator = CachingAllocator(200 * MIB)
-        counts["full" if replay(program, program.sizes, allocator).full else "fits"] += 1
-        counts["full after the cache was emptied for it"] += allocator.memory.num_frees > 0
-    assert min(counts.values()) > 20, counts
-
-
 def test_an_observer_is_called_after_each_event():
     program = program_from(
         [("malloc", "a", None, 0), ("phase", "train"), ("free", 0), ("step", 1)], [MIB]

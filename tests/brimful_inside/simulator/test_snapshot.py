@@ -85,11 +85,3 @@ def test_a_block_has_the_stack_of_the_allocation_that_it_serves(seed):
         assert block["frames"] == (newest[block["address"]] if used else [])
     for entry in entries:
         assert bool(entry["frames"]) == (not entry["action"].startswith("segment"))
-
-
-def test_an_allocator_without_detailed_counts_tells_of_segments_alone():
-    program = random_program(random.Random(1), 100)
-    allocator, actions = CachingAllocator(detailed=False), set()
-    allocator.memory.watch = lambda action, *_: actions.add(action)
-    replay(program, program.sizes, allocator)
-    assert "segment_alloc" in actions and actions <= {*GIVEN, *TAKEN}

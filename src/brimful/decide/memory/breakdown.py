@@ -118,7 +118,7 @@ class _Life:
     at_most: bool = False
 
 
-@uncollected
+@uncollected()
 def annotate(trace: Trace) -> Annotated:
     """The allocations of `trace`, in their order. Without notes all are temporaries or
     workspaces.

@@ -9,7 +9,6 @@ after the first steps of an optimizer."""
 
 from __future__ import annotations
 
-import json
 import linecache
 import os
 import sys
@@ -52,6 +51,7 @@ from brimful_inside.simulator.trace import (
     RECOMPUTATION,
     Backward,
     Site,
+    Tag,
     Uses,
 )
 
@@ -112,12 +112,11 @@ class Annotations:
         autocast = torch.amp.autocast_mode.autocast
         enter = autocast.__enter__
 
+        @patches.function(autocast)
         def __enter__(context: Any) -> Any:
             if context.device == "cuda" and context._enabled:
                 self.uses("autocast")
             return enter(context)
-
-        patches.set(autocast, "__enter__", __enter__)
 
 
 class CallSites:
@@ -170,35 +169,21 @@ class CallSites:
         return id(code), line
 
     def _line(self, frame: Any) -> Tuple[Any, int]:
-        """The user's line. Outside of a module's call it is the same for all that happens inside,
-        and kept for that long."""
-        kinds, lines, call = self._kinds, self.calls.thread.lines, self.calls.code
+        """The user's line: the code and the number in it; else the first one of a library."""
+        kinds = self._kinds
         library: Any = None
-        level = 0
         while frame is not None:
             code = frame.f_code
-            if code is call:
-                level -= 1
-                if lines[level] is not None:
-                    return self._keep(lines[level], level)
-            else:
-                kind = kinds.get(id(code))
-                if kind is None:
-                    kind = kinds[id(code)] = _kind_of(code.co_filename)
-                    self._codes.append(code)
-                if kind == _USER:
-                    return self._keep((code, frame.f_lineno), level)
-                if kind == _LIBRARY and library is None:
-                    library = code, frame.f_lineno
+            kind = kinds.get(id(code))
+            if kind is None:
+                kind = kinds[id(code)] = _kind_of(code.co_filename)
+                self._codes.append(code)
+            if kind == _USER:
+                return code, frame.f_lineno
+            if kind == _LIBRARY and library is None:
+                library = code, frame.f_lineno
             frame = frame.f_back
         return library or (None, 0)
-
-    def _keep(self, line: Tuple[Any, int], level: int) -> Tuple[Any, int]:
-        lines = self.calls.thread.lines
-        while level:
-            lines[level] = line
-            level += 1
-        return line
 
     def _steps_inside(self, count: int) -> None:
         self.calls.thread.in_step = count
@@ -235,8 +220,6 @@ class Categories:
         self._calls = calls
         self._written: Dict[Tuple[int, int], str] = {}  # by card and allocation
         self._roots_written = 0
-        self._rows: Dict[Place, str] = {}  # its part of a row
-        self._modules: List[Tuple[Any, Place]] = []
         # whether an optimizer has parameters that no module has
         self._strange: Any = weakref.WeakKeyDictionary()
         self._steps: Any = weakref.WeakKeyDictionary()  # of each optimizer
@@ -262,7 +245,6 @@ class Categories:
     def _outermost(self, module: torch.nn.Module, begins: bool) -> None:
         if self._calls.roots_seen != self._roots_written:
             self._roots_written = self._calls.roots_seen
-            self._modules = []
             self._write(self._owned())
 
     def _backward(self, begins: bool) -> None:
@@ -293,7 +275,6 @@ class Categories:
         steps = self._steps[optimizer] = self._steps.get(optimizer, 0) + 1
         if steps > FIRST_STEPS:
             return
-        self._modules = []  # some may have come since
         self._write(self._owned())
         places = self._places()
         for parameter, state in list(getattr(optimizer, "state", {}).items()):
@@ -308,25 +289,14 @@ class Categories:
         return places
 
     def _owned(self) -> Iterator[Owned]:
-        for reference, place in self._owners():
-            module = reference()
-            if module is not None:
+        """What the modules that were called have of their own."""
+        for root, name in self._calls.living_roots():
+            for path, module in root.named_modules():
                 parts = (PARAMETER, module._parameters), (BUFFER, module._buffers)
                 for category, tensors in parts:
                     for tensor in tensors.values():
                         if tensor is not None:
-                            yield tensor, category, place
-
-    def _owners(self) -> List[Tuple[Any, Place]]:
-        """The modules that have parameters or buffers of their own."""
-        if not self._modules:
-            self._modules = [
-                (weakref.ref(module), Place(name, path))
-                for root, name in self._calls.living_roots()
-                for path, module in root.named_modules()
-                if module._parameters or module._buffers
-            ]
-        return self._modules
+                            yield tensor, category, Place(name, path)
 
     @one_at_a_time
     def _write(self, owned: Iterable[Owned]) -> None:
@@ -352,9 +322,4 @@ class Categories:
         if before is not None and (before != INPUT or category == INPUT):
             return
         self._written[key] = category
-        of_place = self._rows.get(place)
-        if of_place is None:
-            of_place = self._rows[place] = json.dumps([place.path, place.model])[1:-1]
-        entry.ledger.note_lines(
-            '["tag",%d,"%s",%s,%d]\n' % (entry.id, category, of_place, element_bytes)
-        )
+        entry.ledger.note(Tag(entry.id, category, place.path, place.model, element_bytes))

@@ -37,8 +37,6 @@ class Thread(threading.local):
 
     def __init__(self) -> None:
         self.stack: List[Place] = []
-        # of each call on the stack, the line outside of it, once an allocation needed it
-        self.lines: List[Any] = []
         self.root: Any = None  # the outermost module of the stack
         self.numbers: List[int] = []  # the next node's number, where the place changed
         self.places: List[Place] = []
@@ -59,7 +57,6 @@ class ModuleCalls:
 
     def __init__(self) -> None:
         self.thread = Thread()
-        self.code: Any = None  # of the function that stands for Module.__call__
         # outermost modules, by weak reference, and their names
         self.roots: List[Tuple[Any, str]] = []
         self.roots_seen = 0
@@ -91,11 +88,10 @@ class ModuleCalls:
         self.around = both
 
     def patch(self, patches: Patches) -> None:
-        call = self._wrapped(torch.nn.Module.__call__)
-        self.code = call.__code__
-        patches.set(torch.nn.Module, "__call__", call)
+        patches.set(torch.nn.Module, "__call__", self._wrapped(torch.nn.Module.__call__))
         run = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
 
+        @patches.function(torch.autograd)
         def _engine_run_backward(*args: Any, **kwargs: Any) -> Any:
             # All gradients, and no other pass over this graph.
             plain = bool(kwargs.get("accumulate_grad")) and not any(args[2:])
@@ -104,8 +100,6 @@ class ModuleCalls:
                 return run(*args, **kwargs)
             finally:
                 self._backward(False, plain)
-
-        patches.set(torch.autograd, "_engine_run_backward", _engine_run_backward)
 
     def _wrapped(self, original: Callable[..., Any]) -> Any:
         """Module.__call__ with the module's place on the stack. One frame, since each call of each
@@ -127,7 +121,6 @@ class ModuleCalls:
             else:
                 place = calls._outermost(self)
             stack.append(place)
-            thread.lines.append(None)
             calls._mark(place)
             try:
                 if calls.repeats is not None and len(stack) == 1:
@@ -137,7 +130,6 @@ class ModuleCalls:
                 return original(self, *args, **kwargs)
             finally:
                 stack.pop()
-                thread.lines.pop()
                 calls._mark(stack[-1] if stack else NOWHERE)
                 if not stack:
                     thread.root = None

@@ -265,9 +265,8 @@ class Repeats:
         kernels, what = len(past.forward.kernels), "forward passes of %s" % name
         if past.backward is not None:
             kernels, what = kernels + len(past.backward.kernels), "micro-batches of %s" % name
-        before = self.left_out.get(what)
-        count = 1 + ((before.left_out or 0) if before is not None else 0)
-        self.left_out[what] = LeftOut(what, past.alike, count, kernels)
+        before = self.left_out.get(what, LeftOut(what, 0, 0)).left_out or 0
+        self.left_out[what] = LeftOut(what, past.alike, before + 1, kernels)
 
     def backward(self, begins: bool, plain: bool) -> None:
         """An outermost backward pass begins or ends. `plain`: all gradients, once, to where the
@@ -300,8 +299,12 @@ class _Watched:
         counted = {
             name: n - self._approximations.get(name, 0) for name, n in gpu.approximations.items()
         }
-        kernels, launches = gpu.clock.since(self._mark), gpu.ledger.launches - self._launches
-        return Shown(kernels, launches, gpu.ledger.allocations - self.first, counted)
+        return Shown(
+            gpu.clock.since(self._mark),
+            gpu.ledger.launches - self._launches,
+            gpu.ledger.allocations - self.first,
+            counted,
+        )
 
 
 class _MicroBatch:

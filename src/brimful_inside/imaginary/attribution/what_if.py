@@ -76,6 +76,7 @@ class Autocast:
         ours ends before it."""
         leave = torch.amp.autocast_mode.autocast.__exit__
 
+        @patches.function(torch.amp.autocast_mode.autocast)
         def __exit__(context: Any, *error: Any) -> Any:
             if (
                 getattr(self._open, "context", None) is not None
@@ -83,8 +84,6 @@ class Autocast:
             ):
                 self._close()
             return leave(context, *error)
-
-        patches.set(torch.amp.autocast_mode.autocast, "__exit__", __exit__)
 
     def _around(self, module: Module, call: Call, args: Tuple, kwargs: Dict[str, Any]) -> Any:
         """Where no backward pass follows, the outermost call alone is wrapped; its results come in

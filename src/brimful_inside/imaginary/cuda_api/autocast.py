@@ -11,7 +11,6 @@ from torch._library.custom_ops import OPDEFS
 
 from brimful_inside.imaginary.state.device import Handler, ImaginaryGpu, call_plainly
 from brimful_inside.imaginary.state.lock import one_at_a_time
-from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.tensors import C, Tensor, autocast_on, is_meta, tensors_in
 
 LOWER_PRECISION = [
@@ -263,8 +262,8 @@ def _banned(inner: Handler) -> Handler:
 def _callables(name: str) -> List[Any]:
     """What of Python stands for the ATen function `name`."""
     owners = (torch, Tensor, C._nn, C._linalg, C._VariableFunctions)
-    functions = [getattr(owner, name, None) for owner in owners]
-    return [func for func in functions if func is not None and not hasattr(func, "__code__")]
+    functions = [getattr(owner, name) for owner in owners if hasattr(owner, name)]
+    return [func for func in functions if not hasattr(func, "__code__")]
 
 
 def autocast_operations() -> Set[str]:
@@ -323,12 +322,11 @@ def _float32_and_back(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[st
     return result.to(args[0].dtype) if result.is_floating_point() else result  # nms answers indices
 
 
-def patch_cache(casts: Casts, patches: Patches) -> None:
+def patch_cache(gpu: ImaginaryGpu) -> None:
     """torch.autocast clears the kept casts when its outermost context ends."""
     clear = torch.clear_autocast_cache
 
+    @gpu.patches.function(torch)
     def clear_autocast_cache() -> None:
         clear()
-        casts.clear()
-
-    patches.set(torch, "clear_autocast_cache", clear_autocast_cache)
+        gpu.casts.clear()

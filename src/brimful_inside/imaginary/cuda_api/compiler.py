@@ -17,7 +17,6 @@ from typing import Any, Callable, List, Optional, Tuple
 import torch
 
 from brimful_inside.imaginary.state.device import ImaginaryGpu
-from brimful_inside.imaginary.state.patches import Patches
 
 _DYNAMO = "torch._dynamo"
 # what torch.nn.attention.flex_attention hands to torch.compile
@@ -27,9 +26,10 @@ _WRAPPER = "_flex_attention_hop_wrapper"
 TRITON_LAUNCHERS = {"triton.runtime.jit": "JITFunction", "triton.runtime.autotuner": "Autotuner"}
 
 
-def leave_uncompiled(gpu: ImaginaryGpu, patches: Patches) -> None:
+def leave_uncompiled(gpu: ImaginaryGpu) -> None:
     """torch.compile is the identity, and counts as an approximation."""
 
+    @gpu.patches.function(torch)
     def compile(model: Any = None, **options: Any) -> Any:
         if getattr(model, "__name__", None) == _WRAPPER:
             return flex_kernel(model)
@@ -40,19 +40,17 @@ def leave_uncompiled(gpu: ImaginaryGpu, patches: Patches) -> None:
         gpu.approximate("torch.compile")
         return model
 
-    def compile_module(self: torch.nn.Module, *args: Any, **options: Any) -> None:
-        gpu.approximate("torch.compile")
-
-    patches.set(torch, "compile", compile)
-    patches.set(torch.nn.Module, "compile", compile_module)
+    gpu.patches.set(
+        torch.nn.Module, "compile", lambda self, *args, **options: gpu.approximate("torch.compile")
+    )
     if _DYNAMO not in sys.modules:
-        sys.modules[_DYNAMO] = _Dynamo(patches)
-        patches.undo_by(_bring_dynamo_back)
+        sys.modules[_DYNAMO] = _Dynamo(gpu)
+        gpu.patches.undo_by(_bring_dynamo_back)
         finder = _Submodules()
         sys.meta_path.insert(0, finder)
-        patches.undo_by(lambda: sys.meta_path.remove(finder))
+        gpu.patches.undo_by(lambda: sys.meta_path.remove(finder))
     else:
-        patches.set(sys.modules[_DYNAMO], "reset", _Dynamo.reset)
+        gpu.patches.set(sys.modules[_DYNAMO], "reset", _Dynamo.reset)
 
 
 def _counted(gpu: ImaginaryGpu, function: Callable) -> Callable:
@@ -77,11 +75,11 @@ class _Dynamo(types.ModuleType):
     settings, which torch.utils.checkpoint reads and scripts write, are a module of their own.
     Anything else that is asked of it brings the real one, with these settings."""
 
-    def __init__(self, patches: Patches):
+    def __init__(self, gpu: ImaginaryGpu):
         super().__init__(_DYNAMO)
         self.__path__: List[str] = []  # its submodules are for _Submodules to find
         self.__spec__ = ModuleSpec(_DYNAMO, None, is_package=True)
-        self._patches = patches
+        self._gpu = gpu
 
     @staticmethod
     def disable(fn: Any = None, recursive: bool = True, **options: Any) -> Any:
@@ -111,7 +109,7 @@ class _Dynamo(types.ModuleType):
         """The real one, in this one's place."""
         if sys.modules.get(_DYNAMO) is self:
             del sys.modules[_DYNAMO]
-            self._patches.set(importlib.import_module(_DYNAMO), "reset", self.reset)
+            self._gpu.patches.set(importlib.import_module(_DYNAMO), "reset", self.reset)
         return importlib.import_module(_DYNAMO)
 
 

@@ -20,7 +20,6 @@ from brimful_inside.imaginary.cuda_api.types import patch_types
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.errors import Unsupported
 from brimful_inside.imaginary.state.ledger import Block
-from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.simulator.allocator import CachingAllocator
 from brimful_inside.simulator.allocator_settings import spelled
 from brimful_inside.simulator.roofline import SLEEP
@@ -100,23 +99,25 @@ class _NoMarks:
         return lambda *args, **kwargs: 0
 
 
-def patch_cuda(gpu: ImaginaryGpu, patches: Patches) -> None:
+def patch_cuda(gpu: ImaginaryGpu) -> None:
     """torch.cuda, torch.accelerator and torch.backends answer for the imaginary card."""
-    patches.set_all(torch._C, **_device_functions(gpu), **_constants(gpu), **_memory_functions(gpu))
-    patches.set_all(torch._C, **snapshot_functions(gpu), **_raw_memory_functions(gpu))
-    _patch_python(gpu, torch.cuda, patches)
-    patch_types(gpu, patches)
-    patch_streams(gpu, patches)
-    patch_graphs(gpu, patches)
-    _patch_builds(patches)
+    gpu.patches.set_all(
+        torch._C, **_device_functions(gpu), **_constants(gpu), **_memory_functions(gpu)
+    )
+    gpu.patches.set_all(torch._C, **snapshot_functions(gpu), **_raw_memory_functions(gpu))
+    _patch_python(gpu, torch.cuda)
+    patch_types(gpu)
+    patch_streams(gpu)
+    patch_graphs(gpu)
+    _patch_builds(gpu)
 
 
-def _patch_python(gpu: ImaginaryGpu, cuda: Any, patches: Patches) -> None:
+def _patch_python(gpu: ImaginaryGpu, cuda: Any) -> None:
     """What torch.cuda decides in Python."""
     for module in (cuda.memory, cuda.random, cuda.streams, cuda.nccl, cuda.graphs):
-        patches.set_existing(module, "_lazy_init", gpu.touch)
+        gpu.patches.set_existing(module, "_lazy_init", gpu.touch)
     for module in (cuda, cuda.random):
-        patches.set_existing(module, "_lazy_call", lambda callable, **kwargs: callable())
+        gpu.patches.set_existing(module, "_lazy_call", lambda callable, **kwargs: callable())
 
     def get_device_properties(device: Any) -> _DeviceProperties:
         gpu.index_of(device)  # raises where there is no such card
@@ -130,7 +131,7 @@ def _patch_python(gpu: ImaginaryGpu, cuda: Any, patches: Patches) -> None:
             else (properties.major, properties.minor)
         )
 
-    patches.set_all(
+    gpu.patches.set_all(
         cuda,
         _cudart=_Cudart(gpu),
         _lazy_init=gpu.touch,
@@ -152,14 +153,14 @@ def _patch_python(gpu: ImaginaryGpu, cuda: Any, patches: Patches) -> None:
         "clock_rate",
         "memory_usage",
     ):
-        patches.set_existing(cuda, name, lambda device=None: 0)
-    patches.set_existing(
+        gpu.patches.set_existing(cuda, name, lambda device=None: 0)
+    gpu.patches.set_existing(
         cuda,
         "device_memory_used",
         lambda device=None: gpu.card.total_bytes - gpu.memory_info(device)[0],
     )
-    patches.set(cuda.nvtx, "_nvtx", _NoMarks())
-    patches.set_all(
+    gpu.patches.set(cuda.nvtx, "_nvtx", _NoMarks())
+    gpu.patches.set_all(
         torch.autograd.profiler.emit_nvtx,
         __enter__=lambda self: self,
         __exit__=lambda self, *error: None,
@@ -369,17 +370,17 @@ def _nested(flat: Dict[str, int]) -> Dict[str, Any]:
     return tree
 
 
-def _patch_builds(patches: Patches) -> None:
+def _patch_builds(gpu: ImaginaryGpu) -> None:
     """torch.backends: the card's libraries are there, as in a CUDA build of PyTorch."""
-    patches.set(torch.backends.cuda, "is_built", lambda: True)
-    patches.set_all(
+    gpu.patches.set(torch.backends.cuda, "is_built", lambda: True)
+    gpu.patches.set_all(
         torch.backends.cudnn,
         is_available=lambda: True,
         version=lambda: 91002,
         is_acceptable=lambda tensor: tensor.is_cuda,
     )
     if torch.version.cuda is None:
-        patches.set(torch.version, "cuda", "12.8")
+        gpu.patches.set(torch.version, "cuda", "12.8")
 
 
 # --- the compute capability that a script gets, where a trial speaks for other cards as well ---

@@ -15,20 +15,21 @@ import torch.cuda.nccl
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from brimful_inside.imaginary.state.device import ImaginaryGpu
-from brimful_inside.imaginary.state.patches import Patches
+from brimful_inside.imaginary.state.patches import replaced
 from brimful_inside.imaginary.state.tensors import Tensor
 from brimful_inside.simulator.roofline import over_links
 
 
-def patch_transfers(gpu: ImaginaryGpu, patches: Patches) -> None:
+def patch_transfers(gpu: ImaginaryGpu) -> None:
     """torch._C's functions between cards, and torch.cuda.nccl, which reduces gradients to the first
     card."""
     for function in (_broadcast, _broadcast_coalesced, _gather):
-        patches.set(torch._C, function.__name__, partial(function, gpu))
+        gpu.patches.set(torch._C, function.__name__, partial(function, gpu))
     # into tensors that are there already
     for name in ("_broadcast_out", "_scatter_out", "_gather_out"):
-        patches.set(torch._C, name, lambda source, out, *args: out)
+        gpu.patches.set(torch._C, name, lambda source, out, *args: out)
 
+    @gpu.patches.function(torch._C)
     def _scatter(
         tensor: Tensor,
         devices: Sequence[int],
@@ -47,9 +48,9 @@ def patch_transfers(gpu: ImaginaryGpu, patches: Patches) -> None:
                 results.append(chunk.to(torch.device("cuda", devices[place]), non_blocking=True))
         return results
 
-    patches.set(torch._C, "_scatter", _scatter)
     nccl: Any = torch.cuda.nccl
 
+    @gpu.patches.function(nccl)
     def is_available(tensors: Sequence[Tensor]) -> bool:
         """NCCL reduces contiguous tensors that lie on different cards."""
         where = [tensor.device for tensor in tensors]
@@ -57,9 +58,8 @@ def patch_transfers(gpu: ImaginaryGpu, patches: Patches) -> None:
             where
         )
 
-    patches.set(nccl, "is_available", is_available)
     for name in ("reduce", "all_reduce", "broadcast", "all_gather", "reduce_scatter"):
-        patches.set(nccl, name, partial(_reduced, gpu, name))
+        gpu.patches.set(nccl, name, partial(_reduced, gpu, name))
 
 
 def _reduced(
@@ -76,11 +76,8 @@ def _reduced(
 def _by_nccl(gpu: ImaginaryGpu, nbytes: int, devices: Sequence[int]) -> Iterator[None]:
     """Copies to all `devices` are one broadcast."""
     gpu.exchanged("nccl::broadcast", nbytes if len(devices) > 1 else 0, devices)
-    before, gpu.here.copies_cross = gpu.here.copies_cross, False
-    try:
+    with replaced(gpu.here, "copies_cross", False):
         yield
-    finally:
-        gpu.here.copies_cross = before
 
 
 def _broadcast(gpu: ImaginaryGpu, tensor: Tensor, devices: Sequence[int]) -> List[Tensor]:

@@ -10,7 +10,7 @@ import torch.utils._device
 
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.known_values import is_small
-from brimful_inside.imaginary.state.patches import Patches
+from brimful_inside.imaginary.state.patches import replaced
 from brimful_inside.imaginary.state.tensors import FROM_DATA, META, C, Tensor, TensorBase, is_meta
 
 Lists = List[List[Optional[Tensor]]]
@@ -104,7 +104,10 @@ def _construct(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]
     if kwargs.get("pin_memory") and not gpu.devices.is_card(device):
         return gpu.pinned.pin(func(*args, **{**kwargs, "pin_memory": False}))
     if device is None:
-        return func(*args, **_without_card_generator(gpu, kwargs))
+        # a generator of the card goes with a tensor of the card, so the default device must be it
+        generator = kwargs.get("generator")
+        of_card = generator is not None and generator.device.type == "cuda"
+        return func(*args, **(_without_generator(kwargs) if of_card else kwargs))
     return call_on(gpu, func, args, kwargs, device)
 
 
@@ -121,16 +124,6 @@ def _read(gpu: ImaginaryGpu, data: Any) -> Any:
     )
 
 
-def _without_card_generator(gpu: ImaginaryGpu, kwargs: Dict[str, Any]) -> Dict[str, Any]:
-    """A generator of the card goes with a tensor of the card, so the default device must be it."""
-    generator = kwargs.get("generator")
-    return (
-        _without_generator(kwargs)
-        if generator is not None and generator.device.type == "cuda"
-        else kwargs
-    )
-
-
 def _number_as_card(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
     """torch.device(0) and nn.Module.to(0): a number means the accelerator, which a CPU build does
     not know of."""
@@ -139,21 +132,17 @@ def _number_as_card(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str,
     return func(*args, **kwargs)
 
 
-def _let_scripts_move(gpu: ImaginaryGpu, patches: Patches) -> None:
+def _let_scripts_move(gpu: ImaginaryGpu) -> None:
     scripted: Any = torch.jit.RecursiveScriptModule
     original = scripted._apply
 
+    @gpu.patches.function(scripted)
     def _apply(self: Any, *args: Any, **kwargs: Any) -> Any:
-        before, gpu.here.moves_script = gpu.here.moves_script, True
-        try:
+        with replaced(gpu.here, "moves_script", True):
             return original(self, *args, **kwargs)
-        finally:
-            gpu.here.moves_script = before
-
-    patches.set(scripted, "_apply", _apply)
 
 
-def patch_devices(gpu: ImaginaryGpu, patches: Patches) -> None:
+def patch_devices(gpu: ImaginaryGpu) -> None:
     """The device that tensors report, also where no mode is on (in hooks that C++ calls), and the
     default device."""
     raw_device, raw_is_meta = TensorBase.device.__get__, TensorBase.is_meta.__get__
@@ -171,13 +160,14 @@ def patch_devices(gpu: ImaginaryGpu, patches: Patches) -> None:
     def is_meta(self: Tensor) -> bool:
         return device(self).type == "meta" if enabled() else raw_is_meta(self)
 
-    patches.set_all(
+    gpu.patches.set_all(
         Tensor, device=property(device), is_cuda=property(is_cuda), is_meta=property(is_meta)
     )
-    _let_scripts_move(gpu, patches)
+    _let_scripts_move(gpu)
     context = torch.utils._device.DeviceContext
     real = context.__torch_function__
 
+    @gpu.patches.function(context)
     def __torch_function__(
         self: Any, func: Any, types: Any, args: Tuple = (), kwargs: Any = None
     ) -> Any:
@@ -189,8 +179,6 @@ def patch_devices(gpu: ImaginaryGpu, patches: Patches) -> None:
         if (kwargs or {}).get("device") is None:
             return call_on(gpu, func, args, kwargs or {}, self.device)
         return func(*args, **(kwargs or {}))
-
-    patches.set(context, "__torch_function__", __torch_function__)
 
 
 def _device(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> torch.device:
@@ -238,10 +226,8 @@ def _type(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> 
     if isinstance(target, torch.dtype):
         return tensor.to(target)
     name = target if isinstance(target, str) else "%s.%s" % (target.__module__, target.__name__)
-    dtype = getattr(torch, name.split(".")[-1]).dtype
-    return call_on(
-        gpu, Tensor.to, (tensor,), {"dtype": dtype}, "cuda" if ".cuda." in name else "cpu"
-    )
+    options = {"dtype": getattr(torch, name.split(".")[-1]).dtype}
+    return call_on(gpu, Tensor.to, (tensor,), options, "cuda" if ".cuda." in name else "cpu")
 
 
 def _set_data(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> None:
@@ -340,14 +326,15 @@ def handlers() -> Dict[Any, Callable]:
     }
 
 
-def group_by_card(gpu: ImaginaryGpu, patches: Patches) -> None:
+def group_by_card(gpu: ImaginaryGpu) -> None:
     """Lists of tensors are grouped by card and dtype before ``torch._foreach_...`` takes them.
 
     PyTorch's Python asks of each group's device whether it has operations over lists: the meta
     device has none."""
     group = C._group_tensors_by_device_and_dtype
 
-    def by_card(lists: Lists, with_indices: bool = False) -> Groups:
+    @gpu.patches.function(C)
+    def _group_tensors_by_device_and_dtype(lists: Lists, with_indices: bool = False) -> Groups:
         groups: Groups = {}
         for (device, dtype), (members, indices) in group(lists, with_indices).items():
             if device.type != "meta" or not gpu.holds(members[0][0]):
@@ -357,8 +344,6 @@ def group_by_card(gpu: ImaginaryGpu, patches: Patches) -> None:
             else:
                 _split(gpu, dtype, members, indices, groups)
         return groups
-
-    patches.set(C, "_group_tensors_by_device_and_dtype", by_card)
 
 
 def _split(

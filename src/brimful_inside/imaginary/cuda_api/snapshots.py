@@ -76,8 +76,11 @@ def snapshot_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
         ]
         shown = snapshot_of(cards, gpu.allocator.settings)
         if pool is not None and tuple(pool[:2]) != (0, 0):
-            segments = shown["segments"]
-            shown["segments"] = [s for s in segments if s["segment_pool_id"] == tuple(pool[:2])]
+            shown["segments"] = [
+                segment
+                for segment in shown["segments"]
+                if segment["segment_pool_id"] == tuple(pool[:2])
+            ]
         if pool is not None and len(pool) > 2 and not pool[2]:
             shown["device_traces"] = []
         else:  # that it was shown is an entry of the next one

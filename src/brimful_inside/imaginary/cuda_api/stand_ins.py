@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib.metadata
 import re
 import sys
+from functools import partial
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any, Dict, Iterator, Optional, Sequence, Tuple
@@ -22,7 +23,6 @@ from brimful_inside import Refused
 from brimful_inside.imaginary.operators.attention import HALVES
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.errors import Unsupported
-from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.tensors import Tensor
 
 Whole = Tuple[int, int]
@@ -160,49 +160,44 @@ class LowerTriangularMask:
     """xformers.ops.LowerTriangularMask: attention to what came before."""
 
 
-class MemoryEfficientAttention:
+def memory_efficient_attention(
+    gpu: ImaginaryGpu,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_bias: Any = None,
+    p: float = 0.0,
+    scale: Optional[float] = None,
+    *,
+    op: Any = None,
+    output_dtype: Optional[torch.dtype] = None,
+) -> Tensor:
     """xformers' function. Shapes: (batch, length, heads, head size), the heads perhaps in groups,
     or without heads."""
-
-    def __init__(self, gpu: ImaginaryGpu):
-        self._gpu = gpu
-
-    def memory_efficient_attention(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_bias: Any = None,
-        p: float = 0.0,
-        scale: Optional[float] = None,
-        *,
-        op: Any = None,
-        output_dtype: Optional[torch.dtype] = None,
-    ) -> Tensor:
-        self._gpu.approximate("xformers")
-        causal = isinstance(attn_bias, LowerTriangularMask)
-        if attn_bias is not None and not causal and not isinstance(attn_bias, Tensor):
-            raise Unsupported(
-                "xformers.ops.memory_efficient_attention",
-                "a %s is not modelled" % type(attn_bias).__name__,
-            )
-        shape, mask = query.shape, None if causal else attn_bias
-        parts = [
-            part.unsqueeze(2) if part.dim() == 3 else part.flatten(2, -2)
-            for part in (query, key, value)
-        ]
-        if mask is not None and mask.dim() == 3:
-            mask = mask.unsqueeze(1)
-        heads_first = [part.transpose(1, 2) for part in parts]
-        out = F.scaled_dot_product_attention(
-            *heads_first, attn_mask=mask, dropout_p=p, is_causal=causal, scale=scale
+    gpu.approximate("xformers")
+    causal = isinstance(attn_bias, LowerTriangularMask)
+    if attn_bias is not None and not causal and not isinstance(attn_bias, Tensor):
+        raise Unsupported(
+            "xformers.ops.memory_efficient_attention",
+            "a %s is not modelled" % type(attn_bias).__name__,
         )
-        return out.transpose(1, 2).reshape(*shape[:-1], value.shape[-1])
+    shape, mask = query.shape, None if causal else attn_bias
+    parts = [
+        part.unsqueeze(2) if part.dim() == 3 else part.flatten(2, -2)
+        for part in (query, key, value)
+    ]
+    if mask is not None and mask.dim() == 3:
+        mask = mask.unsqueeze(1)
+    heads_first = [part.transpose(1, 2) for part in parts]
+    out = F.scaled_dot_product_attention(
+        *heads_first, attn_mask=mask, dropout_p=p, is_causal=causal, scale=scale
+    )
+    return out.transpose(1, 2).reshape(*shape[:-1], value.shape[-1])
 
 
 def _modules(gpu: ImaginaryGpu) -> Dict[str, Dict[str, Any]]:
     """What is in each module of a stand-in, by the module's name."""
-    flash, xformers = FlashAttention(gpu), MemoryEfficientAttention(gpu)
+    flash = FlashAttention(gpu)
     public = {
         name: getattr(flash, name) for name in dir(FlashAttention) if not name.startswith("_")
     }
@@ -211,7 +206,7 @@ def _modules(gpu: ImaginaryGpu) -> Dict[str, Dict[str, Any]]:
     }
     version = {name: {"__version__": version} for name, (_, version) in DISTRIBUTIONS.items()}
     fused = {
-        "memory_efficient_attention": xformers.memory_efficient_attention,
+        "memory_efficient_attention": partial(memory_efficient_attention, gpu),
         "LowerTriangularMask": LowerTriangularMask,
     }
     return {
@@ -278,7 +273,7 @@ class StandIns(MetaPathFinder):
                 yield _Distribution(package)
 
 
-def stand_in(gpu: ImaginaryGpu, patches: Patches) -> None:
+def stand_in(gpu: ImaginaryGpu) -> None:
     """The stand-ins are what an import finds, until the card is gone."""
     finder = StandIns(gpu)
     sys.meta_path.insert(0, finder)
@@ -290,4 +285,4 @@ def stand_in(gpu: ImaginaryGpu, patches: Patches) -> None:
             if isinstance(getattr(spec, "loader", None), _Contents):
                 del sys.modules[name]
 
-    patches.undo_by(take_back)
+    gpu.patches.undo_by(take_back)

@@ -19,7 +19,6 @@ import torch
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.errors import Unsupported
 from brimful_inside.imaginary.state.ledger import PoolId
-from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.streams import Captured
 
 _CUDA_TYPE = 1  # c10::DeviceType::CUDA
@@ -187,7 +186,7 @@ class _AnyDevice(type):
         return isinstance(instance, cls.real)
 
 
-def patch_streams(gpu: ImaginaryGpu, patches: Patches) -> None:
+def patch_streams(gpu: ImaginaryGpu) -> None:
     streams = gpu.streams
     Event, Stream = class_of(gpu, _Event, "Event"), class_of(gpu, _Stream, "Stream")
 
@@ -200,18 +199,18 @@ def patch_streams(gpu: ImaginaryGpu, patches: Patches) -> None:
         streams.select(stream_id, device_index)
 
     for owner in (torch.cuda, torch.cuda.streams):
-        patches.set_all(owner, Stream=Stream, Event=Event)
-        patches.set_existing(
+        gpu.patches.set_all(owner, Stream=Stream, Event=Event)
+        gpu.patches.set_existing(
             owner,
             "ExternalStream",
             lambda pointer, device=None, **kwargs: Stream(device, stream_id=pointer),
         )
-    patches.set_all(
+    gpu.patches.set_all(
         torch.cuda,
         current_stream=current,
         default_stream=lambda device=None: Stream(device, stream_id=0),
     )
-    patches.set_all(
+    gpu.patches.set_all(
         torch._C,
         _cuda_setStream=select,
         _cuda_getCurrentStream=lambda device: (streams.of(device), device, _CUDA_TYPE),
@@ -219,7 +218,7 @@ def patch_streams(gpu: ImaginaryGpu, patches: Patches) -> None:
         _accelerator_getStream=current,
         _accelerator_setStream=lambda stream: select(stream.stream_id, stream.device_index),
     )
-    patches.set_all(
+    gpu.patches.set_all(
         torch,
         Stream=_AnyDevice("Stream", (), {"real": torch.Stream, "of_card": Stream}),
         Event=_AnyDevice("Event", (), {"real": torch.Event, "of_card": Event}),
@@ -366,7 +365,7 @@ class _MemPool:
         ]
 
 
-def patch_graphs(gpu: ImaginaryGpu, patches: Patches) -> None:
+def patch_graphs(gpu: ImaginaryGpu) -> None:
     """torch.cuda's graphs and pools; torch.cuda.graph and make_graphed_callables are PyTorch's own,
     on top of them."""
     captures, cuda = gpu.captures, torch.cuda
@@ -388,7 +387,7 @@ def patch_graphs(gpu: ImaginaryGpu, patches: Patches) -> None:
             captures.release(ledger, pool.id)
 
     for owner in (cuda, cuda.graphs):
-        patches.set_all(
+        gpu.patches.set_all(
             owner,
             CUDAGraph=Graph,
             graph=graph,
@@ -396,7 +395,7 @@ def patch_graphs(gpu: ImaginaryGpu, patches: Patches) -> None:
             is_current_stream_capturing=capturing,
         )
     for owner in (cuda.graphs, torch._C):
-        patches.set(owner, "_cuda_isCurrentStreamCapturing", capturing)
+        gpu.patches.set(owner, "_cuda_isCurrentStreamCapturing", capturing)
     for owner in (cuda, cuda.memory):
-        patches.set_existing(owner, "MemPool", MemPool)
-        patches.set_existing(owner, "use_mem_pool", use_mem_pool)
+        gpu.patches.set_existing(owner, "MemPool", MemPool)
+        gpu.patches.set_existing(owner, "use_mem_pool", use_mem_pool)

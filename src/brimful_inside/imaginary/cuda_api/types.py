@@ -8,7 +8,6 @@ from typing import Any, Dict, Optional
 import torch
 
 from brimful_inside.imaginary.state.device import ImaginaryGpu
-from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.tensors import META
 
 _TYPES = (
@@ -120,9 +119,9 @@ class _GeneratorFactory(type):
         return isinstance(instance, _RealGenerator)
 
 
-def patch_types(gpu: ImaginaryGpu, patches: Patches) -> None:
+def patch_types(gpu: ImaginaryGpu) -> None:
     of_type = {"__module__": "torch.cuda", "is_cuda": True}
-    patches.set_all(
+    gpu.patches.set_all(
         torch.cuda,
         default_generators=tuple(_Generator(index) for index in range(gpu.count)),
         **{
@@ -130,9 +129,10 @@ def patch_types(gpu: ImaginaryGpu, patches: Patches) -> None:
             for name, dtype in _DTYPES.items()
         },
     )
-    patches.set(torch, "Generator", _GeneratorFactory("Generator", (), {"__module__": "torch"}))
+    gpu.patches.set(torch, "Generator", _GeneratorFactory("Generator", (), {"__module__": "torch"}))
     original: Any = torch.set_default_tensor_type
 
+    @gpu.patches.function(torch)
     def set_default_tensor_type(t: Any) -> None:
         """There are no types of the card: a default dtype and a default device stand for one."""
         name = (
@@ -148,10 +148,8 @@ def patch_types(gpu: ImaginaryGpu, patches: Patches) -> None:
             torch.set_default_device(None)
         original(t)
 
-    patches.set(torch, "set_default_tensor_type", set_default_tensor_type)
 
-
-def patch_storages(gpu: ImaginaryGpu, patches: Patches) -> None:
+def patch_storages(gpu: ImaginaryGpu) -> None:
     """Storages as a script handles them: made, resized, moved, restored from a file."""
     device_of, real_resize, data_ptr = _Base.device.__get__, _Storage.resize_, _Storage.data_ptr
 
@@ -207,7 +205,7 @@ def patch_storages(gpu: ImaginaryGpu, patches: Patches) -> None:
             else torch.UntypedStorage(self.nbytes(), device=wanted)
         )
 
-    patches.set_all(
+    gpu.patches.set_all(
         _Storage,
         __new__=staticmethod(new),
         device=property(device),
@@ -217,10 +215,10 @@ def patch_storages(gpu: ImaginaryGpu, patches: Patches) -> None:
         data_ptr=address,
         cuda=cuda,
     )
-    _restore_from_files(gpu, patches)
+    _restore_from_files(gpu)
 
 
-def _restore_from_files(gpu: ImaginaryGpu, patches: Patches) -> None:
+def _restore_from_files(gpu: ImaginaryGpu) -> None:
     def restore(storage: Any, location: str) -> Any:
         """torch.load puts storages whose location is the card there, without their data."""
         if not location.startswith("cuda"):
@@ -229,7 +227,7 @@ def _restore_from_files(gpu: ImaginaryGpu, patches: Patches) -> None:
         return torch.UntypedStorage(storage.nbytes(), device=location)
 
     registry = torch.serialization._package_registry
-    patches.set(
+    gpu.patches.set(
         torch.serialization,
         "_package_registry",
         [(_EARLY, lambda storage: None, restore), *registry],

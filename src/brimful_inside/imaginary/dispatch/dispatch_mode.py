@@ -5,6 +5,7 @@ an allocation on the imaginary card."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
@@ -23,13 +24,12 @@ from brimful_inside.imaginary.operators import (
 from brimful_inside.imaginary.operators.flops import cost_of, is_free, kernels_of
 from brimful_inside.imaginary.operators.library_kernels import own_kernel
 from brimful_inside.imaginary.operators.temporaries import Held, Kernel, Transient
-from brimful_inside.imaginary.state.device import ImaginaryGpu
+from brimful_inside.imaginary.state.device import ImaginaryGpu, call_plainly
 from brimful_inside.imaginary.state.errors import Unsupported, different_devices
 from brimful_inside.imaginary.state.known_values import RULES, follows
 from brimful_inside.imaginary.state.ledger import Block, Ledger
 from brimful_inside.imaginary.state.lock import one_at_a_time
 from brimful_inside.imaginary.state.tensors import META, C, Tensor, aten, empty, is_meta, tensors_in
-from brimful_inside.simulator.workspaces import bytes_of
 
 SHAPES = meta_kernels.handlers()  # that tell the shapes of results and nothing else
 TEMPORARIES: Dict[str, Kernel] = {
@@ -117,10 +117,7 @@ class _Facts:
         self.follows = follows(func)
         self.in_place = self.short.endswith("_") and len(func._schema.returns) <= 1
         # torch.tensor: what it made comes into sight here
-        self.fresh = self.short in (
-            "lift_fresh",
-            "lift",
-        )
+        self.fresh = self.short in ("lift_fresh", "lift")
         self.temporaries = TEMPORARIES.get(self.short)
         self.blas = self.short in cublas.USES_CUBLAS
         # starts no kernel; how its cost is found
@@ -144,22 +141,13 @@ _COPIES = ("_to_copy", "copy_", "copy")
 _fake_mode: Callable[[Any], Any] = C._get_dispatch_mode
 _FAKE = C._TorchDispatchModeKey.FAKE
 _HIGHER_ORDER = torch._ops.HigherOrderOperator
-_subclasses: Dict[type, bool] = {torch.Tensor: False, torch.nn.Parameter: False}
 
 
-def _has_own_dispatch(types: Any) -> bool:
-    """Whether an argument is of a class that does operations by other operations. Fake tensors are
-    none."""
-    for kind in types:
-        known = _subclasses.get(kind)
-        if known is None:
-            overrides = kind.__torch_dispatch__ is not C._disabled_torch_dispatch_impl
-            known = _subclasses[kind] = overrides and not kind.__module__.startswith(
-                "torch._subclasses"
-            )
-        if known:
-            return True
-    return False
+@functools.cache
+def _has_own_dispatch(kind: type) -> bool:
+    """Whether a class does operations by other operations. Fake tensors do not."""
+    overrides = kind.__torch_dispatch__ is not C._disabled_torch_dispatch_impl  # type: ignore
+    return overrides and not kind.__module__.startswith("torch._subclasses")
 
 
 class Operations(TorchDispatchMode):
@@ -186,7 +174,7 @@ class Operations(TorchDispatchMode):
         kwargs = kwargs or {}
         if isinstance(func, _HIGHER_ORDER):
             return self._higher_order(func, args, kwargs)
-        if types and _has_own_dispatch(types):
+        if types and any(map(_has_own_dispatch, types)):
             return NotImplemented  # a DTensor, say: the operations on its parts come here
         if kwargs:
             device = kwargs.get("device")
@@ -217,10 +205,9 @@ class Operations(TorchDispatchMode):
                     parts = func.decompose(*args, **kwargs)
                 if parts is not NotImplemented:
                     return parts
-            on_card = self._on_card(args, kwargs, facts)
-            if not on_card or not self.gpu.is_open:  # a thread may outlive the card
-                return func(*args, **kwargs)
-            return self._run(func, facts, args, kwargs)
+            if self._on_card(args, kwargs, facts) and self.gpu.is_open:
+                return self._run(func, facts, args, kwargs)
+            return func(*args, **kwargs)  # a thread may outlive the card
 
     def _higher_order(self, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
         """DTensor fills its share of a random tensor under another offset of the generator; others
@@ -261,11 +248,8 @@ class Operations(TorchDispatchMode):
                     "argument of aten::%s" % facts.short, "cuda:%d" % card, "cuda:%d" % index
                 )
             card = index
-        if card is not None:
-            return card
-        if streams.named is not None:
-            return streams.named
-        return streams.card if streams.last is None else streams.last
+        choices = card, streams.named, streams.last, streams.card
+        return next(index for index in choices if index is not None)
 
     def _run_here(self, func: Any, facts: _Facts, args: Tuple, kwargs: Dict[str, Any]) -> Any:
         gpu, ledger, clock = self.gpu, self.gpu.ledger, self.gpu.clock
@@ -279,11 +263,7 @@ class Operations(TorchDispatchMode):
             if facts.remembered:
                 out = gpu.remembered.run(gpu, func, args, kwargs, facts.handler)
             else:
-                out = (
-                    func(*args, **kwargs)
-                    if facts.handler is None
-                    else facts.handler(gpu, func, args, kwargs)
-                )
+                out = (facts.handler or call_plainly)(gpu, func, args, kwargs)
             doubtful = gpu.lengths.of(facts.short, args, out) if gpu.lengths.any else ()
             for tensor in tensors_in(out):
                 _see(tensor, facts.name, ledger, doubtful)
@@ -331,8 +311,7 @@ class Operations(TorchDispatchMode):
             finally:
                 ledger.release_all(passing)
         else:
-            nbytes = bytes_of(held.name, held.args)
-            taken.append(ledger.reserve(nbytes, name, held.name, held.args, at_most))
+            taken.append(ledger.reserve_workspace(held.name, held.args, name, at_most))
 
     def _on_card(self, args: Tuple, kwargs: Dict[str, Any], facts: _Facts) -> bool:
         """Whether the operation is the card's. Raises RuntimeError where tensors of both sides
@@ -344,7 +323,7 @@ class Operations(TorchDispatchMode):
             elif tensor.dim():
                 host = True
         if card or any(is_meta(tensor) for tensor in tensors_in(kwargs)):
-            if self.gpu.wants_user_meta():  # zeros_like of a tensor of the card, on "meta"
+            if self.gpu.here.user_meta:  # zeros_like of a tensor of the card, on "meta"
                 return False
             if self.gpu.has_user_meta and not self.gpu.any_imaginary(args, kwargs):
                 return facts.fresh
@@ -355,9 +334,7 @@ class Operations(TorchDispatchMode):
                 )
             return True
         device = kwargs.get("device")
-        if device is not None and device.type == "meta":
-            return not self.gpu.wants_user_meta()
-        return False
+        return device is not None and device.type == "meta" and not self.gpu.here.user_meta
 
 
 def _see(tensor: Tensor, op: str, ledger: Ledger, doubtful: Sequence[int]) -> None:

@@ -6,6 +6,7 @@ mode sees each call that reaches C++."""
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 from contextlib import ExitStack
@@ -16,7 +17,6 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _python_dispatch
 
 from brimful_inside.imaginary.state.device import ImaginaryGpu
-from brimful_inside.imaginary.state.patches import Patches
 
 # torch.ops.library.name, and its .default
 _OPERATIONS = (
@@ -69,7 +69,10 @@ class Functions(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-_overrides: Dict[type, bool] = {torch.Tensor: False, torch.nn.Parameter: False, type(None): False}
+@functools.cache
+def _overrides(kind: type) -> bool:
+    has_own = getattr(kind, "__torch_function__", _DISABLED) is not _DISABLED
+    return has_own and kind not in (torch.Tensor, torch.nn.Parameter)
 
 
 def _has_override(args: Iterable[Any]) -> bool:
@@ -77,18 +80,10 @@ def _has_override(args: Iterable[Any]) -> bool:
 
     False while their overrides are switched off, as a subclass's own `super().__torch_function__`
     does around the function that it calls."""
-    for arg in args:
-        kind = type(arg)
-        has = _overrides.get(kind)
-        if has is None:
-            attribute = getattr(kind, "__torch_function__", _DISABLED)
-            has = _overrides[kind] = attribute is not _DISABLED
-        if has:
-            return torch._C._is_torch_function_enabled()
-    return False
+    return any(map(_overrides, map(type, args))) and torch._C._is_torch_function_enabled()
 
 
-def let_bodies_run(patches: Patches) -> None:
+def let_bodies_run(gpu: ImaginaryGpu) -> None:
     """Python functions of torch run their bodies under the mode instead of handing themselves
     over."""
 
@@ -98,11 +93,11 @@ def let_bodies_run(patches: Patches) -> None:
     jit: Any = sys.modules["torch.jit._builtins"]
     known = dict.fromkeys((id(_has_override), id(variadic)), "aten::has_torch_function")
     # for scripted modules that call those bodies
-    patches.set(jit, "_builtin_table", {**jit._get_builtin_table(), **known})
+    gpu.patches.set(jit, "_builtin_table", {**jit._get_builtin_table(), **known})
     for module in filter(None, map(sys.modules.get, _BODIES)):
-        patches.set_existing(module, "has_torch_function", _has_override)
+        gpu.patches.set_existing(module, "has_torch_function", _has_override)
         for name in ("has_torch_function_unary", "has_torch_function_variadic"):
-            patches.set_existing(module, name, variadic)
+            gpu.patches.set_existing(module, name, variadic)
 
 
 # --- threads ---
@@ -141,25 +136,22 @@ def _flags() -> Dict[str, bool]:
     and restores.
 
     A thread that outlives the card (a loader's, that pins memory) would restore that one is on."""
-    flags = vars(_python_dispatch).items()
     return {
         name: value
-        for name, value in flags
+        for name, value in vars(_python_dispatch).items()
         if name.startswith("_is_in_") and value in (True, False)
     }
 
 
-def follow_threads(modes: Modes, patches: Patches) -> None:
+def follow_threads(gpu: ImaginaryGpu, modes: Modes) -> None:
     """Every thread that `threading` starts from now on runs under modes of its own (executors and
     loaders as well)."""
-    thread_class: Any = threading.Thread
-    bootstrap = thread_class._bootstrap_inner
+    bootstrap: Any = vars(threading.Thread)["_bootstrap_inner"]
 
+    @gpu.patches.function(threading.Thread)
     def _bootstrap_inner(self: threading.Thread) -> None:
         modes.enter()
         try:
             bootstrap(self)
         finally:
             modes.leave()
-
-    patches.set(threading.Thread, "_bootstrap_inner", _bootstrap_inner)

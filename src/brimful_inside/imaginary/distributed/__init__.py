@@ -9,10 +9,9 @@ from __future__ import annotations
 import torch
 
 from brimful_inside.imaginary.state.device import ImaginaryGpu
-from brimful_inside.imaginary.state.patches import Patches
 
 
-def patch_distributed(gpu: ImaginaryGpu, patches: Patches) -> None:
+def patch_distributed(gpu: ImaginaryGpu) -> None:
     """torch.distributed knows NCCL, and its collectives know the card. Does nothing where PyTorch
     was built without it."""
     if not torch.distributed.is_available():
@@ -20,10 +19,10 @@ def patch_distributed(gpu: ImaginaryGpu, patches: Patches) -> None:
     from brimful_inside.imaginary.distributed import collectives, objects
 
     gpu.operation_handlers.update(collectives.handlers())
-    collectives.patch_nccl(patches)
-    objects.patch_objects(patches)
-    objects.patch_reducer(gpu, patches)
+    collectives.patch_nccl(gpu)
+    objects.patch_objects(gpu)
+    objects.patch_reducer(gpu)
     if objects.is_alone():
-        objects.patch_alone(gpu, patches)
+        objects.patch_alone(gpu)
     else:
         objects.patch_broadcasts(gpu)

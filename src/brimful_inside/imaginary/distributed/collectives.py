@@ -38,7 +38,6 @@ from torch._C._distributed_c10d import (
 )
 
 from brimful_inside.imaginary.state.device import ImaginaryGpu
-from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.tensors import Tensor, aten, empty, like, tensors_in
 from brimful_inside.simulator.roofline import COLLECTIVE, PEER, over_links
 
@@ -121,7 +120,6 @@ def _collective(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any
     for arg in args:
         if isinstance(arg, torch.ScriptObject) and arg._type().name() == "ProcessGroup":  # pyright: ignore
             group = ProcessGroup.unbox(arg)
-            _note_group(gpu, group)
             tensors, other = args[1 if "reduce_scatter" in name else 0], _other(name, args[2:])
             _note_bytes(gpu, name, tensors, group, COLLECTIVE, other)
     if name in _FLATTENED:
@@ -145,7 +143,10 @@ def _note_bytes(
 ) -> None:
     """What a collective sends over the card's link, or one rank to the `other` of the group. The
     reducer of DistributedDataParallel and FSDP's prefetching let c10d's run beside the kernels; a
-    functional one's result is waited for at once."""
+    functional one's result is waited for at once. A group makes its communicator at its first
+    collective, and with it buffers beside PyTorch's allocator."""
+    if group.size() > 1:
+        gpu.communicators.setdefault(group.group_name, group.size())
     nbytes = sum(tensor.nbytes for tensor in tensors_in(tensors))
     ranks, here = _ranks_here(group, other)
     sent, shape = over_links(name, nbytes, ranks), (here,) if here < ranks else ()
@@ -185,13 +186,6 @@ def _is_like(gpu: ImaginaryGpu, output: Tensor, given: Tensor) -> None:
         gpu.known.keep(
             output, values.flatten().repeat(output.numel() // given.numel()).view(output.shape)
         )
-
-
-def _note_group(gpu: ImaginaryGpu, group: Any) -> None:
-    """A group makes its communicator at its first collective, and with it buffers beside PyTorch's
-    allocator."""
-    if group.size() > 1:
-        gpu.communicators.setdefault(group.group_name, group.size())
 
 
 # --- functional ---
@@ -242,7 +236,6 @@ def _note_functional(gpu: ImaginaryGpu, func: Any, args: Tuple, made: Any) -> No
     """The group is the last argument, by its name; without one the operation waits for another."""
     if len(args) > 1 and isinstance(args[-1], str):
         group = _resolve_process_group(cast(Any, args[-1]))
-        _note_group(gpu, group)
         name = func._schema.name.split("::")[-1]
         tensors = made if "gather" in name else args[0]
         _note_bytes(gpu, name, tensors, group, PEER, _other(name, args[1:]))
@@ -345,11 +338,11 @@ _TEN_MINUTES = timedelta(minutes=10)  # ProcessGroupNCCL.hpp, kProcessGroupNCCLD
 _VERSION = (2 << 32) | (27 << 16) | 7  # 2.27.7, as torch._C packs it
 
 
-def replace_everywhere(patches: Patches, name: str, value: Any) -> None:
+def replace_everywhere(gpu: ImaginaryGpu, name: str, value: Any) -> None:
     """Replaces distributed_c10d's `name` by `value`, also in the modules of torch that have
     imported it by name."""
     original = getattr(c10d, name, None)
-    patches.set(c10d, name, value)
+    gpu.patches.set(c10d, name, value)
     modules = [
         module
         for key, module in sys.modules.items()
@@ -357,7 +350,7 @@ def replace_everywhere(patches: Patches, name: str, value: Any) -> None:
     ]
     for module in modules:
         if original is not None and vars(module).get(name) is original:
-            patches.set(module, name, value)
+            gpu.patches.set(module, name, value)
 
 
 class _Options:
@@ -397,57 +390,47 @@ def stand_in(name: str) -> Any:
     )
 
 
-def patch_nccl(patches: Patches) -> None:
+def patch_nccl(gpu: ImaginaryGpu) -> None:
     # torch 2.15 has three
-    for name in (
-        "ProcessGroupNCCL",
-        "ProcessGroupNCCL2",
-        "ProcessGroupNCCLLazy",
-    ):
+    for name in ("ProcessGroupNCCL", "ProcessGroupNCCL2", "ProcessGroupNCCLLazy"):
         if name == "ProcessGroupNCCL" or hasattr(c10d, name):
             backend = stand_in(name)
-            replace_everywhere(patches, name, backend)
-            patches.set(_distributed_c10d, name, backend)
-    patches.set(torch.distributed, "ProcessGroupNCCL", c10d.ProcessGroupNCCL)
-    patches.set(FakeProcessGroup, "_set_sequence_number_for_group", lambda self: None)
+            replace_everywhere(gpu, name, backend)
+            gpu.patches.set(_distributed_c10d, name, backend)
+    gpu.patches.set(torch.distributed, "ProcessGroupNCCL", c10d.ProcessGroupNCCL)
+    gpu.patches.set(FakeProcessGroup, "_set_sequence_number_for_group", lambda self: None)
     # the end of a group; 2.6 has it in NCCL's class alone
-    for name in (
-        "_shutdown",
-        "_abort",
-        "shutdown",
-        "abort",
-    ):
+    for name in ("_shutdown", "_abort", "shutdown", "abort"):
         if not hasattr(FakeProcessGroup, name):
-            patches.set(FakeProcessGroup, name, lambda self: None)
-    _patch_coalescing(patches)
-    replace_plugins(patches, "nccl")
-    replace_everywhere(patches, "is_nccl_available", lambda: True)
-    replace_everywhere(patches, "_NCCL_AVAILABLE", True)
+            gpu.patches.set(FakeProcessGroup, name, lambda self: None)
+    _patch_coalescing(gpu)
+    replace_plugins(gpu, "nccl")
+    replace_everywhere(gpu, "is_nccl_available", lambda: True)
+    replace_everywhere(gpu, "_NCCL_AVAILABLE", True)
     if not hasattr(torch._C, "_nccl_version"):
-        patches.set(torch._C, "_nccl_version", lambda: _VERSION)
-        patches.set(torch._C, "_nccl_version_suffix", lambda: b"")
-    replace_everywhere(patches, "default_pg_nccl_timeout", _TEN_MINUTES)
-    patches.set(_distributed_c10d, "_DEFAULT_PG_NCCL_TIMEOUT", _TEN_MINUTES)
+        gpu.patches.set(torch._C, "_nccl_version", lambda: _VERSION)
+        gpu.patches.set(torch._C, "_nccl_version_suffix", lambda: b"")
+    replace_everywhere(gpu, "default_pg_nccl_timeout", _TEN_MINUTES)
+    gpu.patches.set(_distributed_c10d, "_DEFAULT_PG_NCCL_TIMEOUT", _TEN_MINUTES)
 
 
-def _patch_coalescing(patches: Patches) -> None:
+def _patch_coalescing(gpu: ImaginaryGpu) -> None:
     """A batch of collectives on the card: each is answered alone, and the backend of 2.6 refuses to
     be asked."""
     group: Any = c10d.ProcessGroup
     real_start, real_end = group._start_coalescing, group._end_coalescing
 
-    def start(self: Any, device: torch.device) -> None:
+    @gpu.patches.function(group)
+    def _start_coalescing(self: Any, device: torch.device) -> None:
         if device.type == "cpu":
             real_start(self, device)
 
-    def end(self: Any, device: torch.device) -> Any:
+    @gpu.patches.function(group)
+    def _end_coalescing(self: Any, device: torch.device) -> Any:
         return real_end(self, device) if device.type == "cpu" else c10d.Work.unbox(done())
 
-    patches.set(group, "_start_coalescing", start)
-    patches.set(group, "_end_coalescing", end)
 
-
-def replace_plugins(patches: Patches, kind: str) -> None:
+def replace_plugins(gpu: ImaginaryGpu, kind: str) -> None:
     """From torch 2.15 on backends are entered, at their first use, in a table of functions that
     make them."""
     makers = [
@@ -456,14 +439,14 @@ def replace_plugins(patches: Patches, kind: str) -> None:
         if name.startswith("_create_%s" % kind) and name.endswith("_process_group")
     ]
     for name in makers:
-        replace_everywhere(patches, name, _by_options)
+        replace_everywhere(gpu, name, _by_options)
     plugins = {
         name: c10d.Backend._BackendPlugin(_by_options, True)
         if makers and name.lower().startswith(kind)
         else plugin
         for name, plugin in c10d.Backend._plugins.items()
     }
-    patches.set(c10d.Backend, "_plugins", plugins)
+    gpu.patches.set(c10d.Backend, "_plugins", plugins)
 
 
 def _by_options(options: Any, backend_options: Any) -> Any:

@@ -32,7 +32,6 @@ from brimful_inside.imaginary.distributed.collectives import (
 )
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.known_values import is_small
-from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.tensors import Tensor, aten, is_meta
 from brimful_inside.wire import ALONE_VARIABLE
 
@@ -56,23 +55,20 @@ def _host_group(group: Any = None) -> Any:
         or str(c10d._get_object_coll_device(group)) == "cpu"
     ):
         return group
-    known = _groups.get(group)
-    if known is None:
+    if group not in _groups:
         ranks = dist.get_process_group_ranks(group)
-        known = _groups[group] = dist.new_group(
-            ranks, backend="gloo", use_local_synchronization=True
-        )
-    return known
+        _groups[group] = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
+    return _groups[group]
 
 
-def patch_objects(patches: Patches) -> None:
+def patch_objects(gpu: ImaginaryGpu) -> None:
     for name in _NAMES:
         original = getattr(c10d, name, None)
         if original is not None:
-            replace_everywhere(patches, name, _through_host(original))
-    replace_everywhere(patches, "barrier", _barrier)
+            replace_everywhere(gpu, name, _through_host(original))
+    replace_everywhere(gpu, "barrier", _barrier)
     if hasattr(c10d, "split_group"):
-        replace_everywhere(patches, "split_group", _split_group)
+        replace_everywhere(gpu, "split_group", _split_group)
 
 
 def _through_host(original: Callable) -> Callable:
@@ -164,7 +160,7 @@ class _Kept(threading.local):
     values: Any = None
 
 
-def patch_reducer(gpu: ImaginaryGpu, patches: Patches) -> None:
+def patch_reducer(gpu: ImaginaryGpu) -> None:
     kept = _Kept()
     copy: Callable = gpu.operation_handlers[aten.copy_.default]
     gpu.operation_handlers[aten.copy_.default] = _keeping(copy, kept)
@@ -178,9 +174,9 @@ def patch_reducer(gpu: ImaginaryGpu, patches: Patches) -> None:
         finally:
             kept.values = None
 
-    patches.set(Reducer, "_rebuild_buckets", _noting_buckets(gpu, _rebuild_buckets))
-    patches.set(Reducer, "__init__", _noting_buckets(gpu, Reducer.__init__))
-    patches.set(dist, "_verify_params_across_processes", _verify_params_across_processes)
+    gpu.patches.set(Reducer, "_rebuild_buckets", _noting_buckets(gpu, _rebuild_buckets))
+    gpu.patches.set(Reducer, "__init__", _noting_buckets(gpu, Reducer.__init__))
+    gpu.patches.set(dist, "_verify_params_across_processes", _verify_params_across_processes)
 
 
 def _noting_buckets(gpu: ImaginaryGpu, function: Callable) -> Callable:
@@ -296,12 +292,9 @@ def _bytes(value: Any) -> bytes:
     return bytes(value) if isinstance(value, (bytes, list)) else str(value).encode()
 
 
-def patch_alone(gpu: ImaginaryGpu, patches: Patches) -> None:
+def patch_alone(gpu: ImaginaryGpu) -> None:
     # C++ alone would let the Python objects go, and call what is not there
-    init, stores = (
-        c10d.init_process_group,
-        [],
-    )
+    init, stores = c10d.init_process_group, []
 
     @functools.wraps(init)
     def init_process_group(backend: Optional[str] = None, *args: Any, **kwargs: Any) -> None:
@@ -329,15 +322,15 @@ def patch_alone(gpu: ImaginaryGpu, patches: Patches) -> None:
             )
         init(backend, **options)
 
-    replace_everywhere(patches, "init_process_group", init_process_group)
-    patches.set(torch.multiprocessing, "spawn", _spawn)
-    replace_everywhere(patches, "_store_based_barrier", lambda *args, **kwargs: None)
-    replace_everywhere(patches, "ProcessGroupGloo", stand_in("ProcessGroupGloo"))
-    replace_plugins(patches, "gloo")
+    replace_everywhere(gpu, "init_process_group", init_process_group)
+    gpu.patches.set(torch.multiprocessing, "spawn", _spawn)
+    replace_everywhere(gpu, "_store_based_barrier", lambda *args, **kwargs: None)
+    replace_everywhere(gpu, "ProcessGroupGloo", stand_in("ProcessGroupGloo"))
+    replace_plugins(gpu, "gloo")
     for name, function in _objects(gpu).items():
-        replace_everywhere(patches, name, function)
+        replace_everywhere(gpu, name, function)
     for name in ("all_reduce", "reduce"):
-        replace_everywhere(patches, name, _summing(gpu, getattr(c10d, name)))
+        replace_everywhere(gpu, name, _summing(gpu, getattr(c10d, name)))
 
 
 def _spawn(fn: Callable, args: Any = (), nprocs: int = 1, join: bool = True, **_: Any) -> Any:

@@ -277,8 +277,7 @@ def _math(call: Call) -> Tensor:
     factor = math.sqrt(_scale(call))
     query = query * factor
     if call.is_causal:
-        shape = query.shape[-2], key.shape[-2]
-        causal = torch.ones(shape, dtype=torch.bool, device=META).tril()
+        causal = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=META).tril()
         mask = torch.where(
             causal, 0.0, torch.scalar_tensor(float("-inf"), dtype=query.dtype, device=META)
         )
@@ -286,8 +285,7 @@ def _math(call: Call) -> Tensor:
     weights = torch.matmul(query, key.transpose(-2, -1) * factor)
     if mask is not None:
         weights.add_(mask.to(weights.dtype))
-    softmax = getattr(torch, "_safe_softmax", torch.softmax)  # 2.4 has the plain one alone
-    weights = softmax(weights, -1)
+    weights = torch._safe_softmax(weights, -1)
     if call.dropout_p > 0:
         weights = torch.native_dropout(weights, call.dropout_p, True)[0]
     return torch.matmul(weights, value).to(dtype)

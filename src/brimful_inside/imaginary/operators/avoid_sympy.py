@@ -22,35 +22,35 @@ from typing import Any, Callable, Dict, Tuple
 
 import torch
 
-from brimful_inside.imaginary.state.patches import Patches
+from brimful_inside.imaginary.state.device import ImaginaryGpu
 
 _PACKAGE, _NAME = "torch.fx.experimental", "symbolic_shapes"
 _SHAPES = _PACKAGE + "." + _NAME
 _SYMPY = types.SimpleNamespace(Basic=type("Basic", (), {}))  # in which nothing is a symbol
 
 
-def avoid_sympy_import(patches: Patches) -> None:
+def avoid_sympy_import(gpu: ImaginaryGpu) -> None:
     """Installs stand-ins, unless the real modules are there already."""
     from torch import _prims_common
 
     check: Callable[..., None] = torch._check_with
 
+    @gpu.patches.function(torch)
     def _check_with(error_type: Any, cond: Any, message: Any) -> None:
         if cond is not True:  # most of what is checked is; the rest in PyTorch's words
             check(error_type, cond, message)
 
-    patches.set(torch, "_check_with", _check_with)
     if "sympy" not in sys.modules and isinstance(
         _prims_common.elementwise_dtypes, types.FunctionType
     ):
-        patches.set(
+        gpu.patches.set(
             _prims_common, "elementwise_dtypes", _without_sympy(_prims_common.elementwise_dtypes)
         )
     if _SHAPES not in sys.modules:
         package = importlib.import_module(_PACKAGE)
         importlib.import_module(_PACKAGE + "._config")  # the real module would have brought it
         sys.modules[_SHAPES] = package.__dict__[_NAME] = _Shapes(_SHAPES)
-        patches.undo_by(_leave)
+        gpu.patches.undo_by(_leave)
 
 
 def _leave() -> None:

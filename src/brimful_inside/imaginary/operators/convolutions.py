@@ -15,7 +15,6 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Se
 import torch
 
 from brimful_inside.imaginary.operators.temporaries import (
-    Formula,
     Held,
     Kernel,
     Machine,
@@ -24,7 +23,7 @@ from brimful_inside.imaginary.operators.temporaries import (
 )
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.tensors import META, Tensor, aten
-from brimful_inside.simulator.workspaces import bytes_of, partial_sums_bytes
+from brimful_inside.simulator.workspaces import partial_sums_bytes
 
 FORWARD, BACKWARD_DATA, BACKWARD_FILTER = (
     "cudnn_forward",
@@ -160,7 +159,14 @@ def _convolution(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, An
     ):
         return func(*args, **kwargs)
     convolution = Convolution.of(FORWARD, tensor, weight, shape, args[3:9])
-    made = torch.empty(shape, dtype=tensor.dtype, device=META, memory_format=convolution.layout)
+    return _made(gpu, func, convolution, shape, tensor.dtype)
+
+
+def _made(
+    gpu: ImaginaryGpu, func: Any, convolution: Convolution, shape: Sequence[int], dtype: torch.dtype
+) -> Tensor:
+    """What a convolution gives, which is there before its workspace."""
+    made = torch.empty(shape, dtype=dtype, device=META, memory_format=convolution.layout)
     gpu.ledger.add(made.untyped_storage(), str(func))
     gpu.plans.run(convolution)
     return made
@@ -174,25 +180,16 @@ def _convolution_backward(
     for place, (like, operation) in enumerate(((tensor, BACKWARD_DATA), (weight, BACKWARD_FILTER))):
         if mask[place]:
             convolution = Convolution.of(operation, tensor, weight, grad.shape, args[4:10])
-            made = outs[place] = torch.empty(
-                like.shape, dtype=like.dtype, device=META, memory_format=convolution.layout
-            )
-            gpu.ledger.add(made.untyped_storage(), str(func))
-            gpu.plans.run(convolution)
+            outs[place] = _made(gpu, func, convolution, like.shape, like.dtype)
     if mask[2]:
         channels = weight.shape[1] * groups if transposed else weight.shape[0]
         made = outs[2] = torch.empty(channels, dtype=grad.dtype, device=META)
         gpu.ledger.add(made.untyped_storage(), str(func))
-        for name, numbers in _bias_gradient(gpu.machine, grad):
-            gpu.ledger.release(*gpu.ledger.reserve(bytes_of(name, numbers), name, name, numbers))
+        # the sum of the output's gradient over all but the channels, after cuDNN's two gradients
+        dims = [dim for dim in range(grad.dim()) if dim != 1]
+        for name, numbers in reduction(gpu.machine, grad, dims, accumulator(grad)):
+            gpu.ledger.release(*gpu.ledger.reserve_workspace(name, numbers, name))
     return outs[0], outs[1], outs[2]
-
-
-def _bias_gradient(machine: Machine, grad: Tensor) -> List[Formula]:
-    """The sum of the output's gradient over all but the channels, after cuDNN's two gradients."""
-    return reduction(
-        machine, grad, [dim for dim in range(grad.dim()) if dim != 1], accumulator(grad)
-    )
 
 
 def handlers() -> Dict[Any, Callable]:
@@ -222,13 +219,13 @@ class Plans:
             return
         if cudnn.benchmark:
             self._search(convolution)
-        first = convolution.layout == torch.contiguous_format
-        if (_converts if first else _converts_channels_last)(self.gpu, convolution):
+        is_first = convolution.layout == torch.contiguous_format
+        if (_converts if is_first else _converts_channels_last)(self.gpu, convolution):
             if not cudnn.benchmark:
                 self.gpu.approximate(UNMEASURED)
             formula, args = _workspace(convolution)
             ledger = self.gpu.ledger
-            ledger.release(*ledger.reserve(bytes_of(formula, args), formula, formula, args))
+            ledger.release(*ledger.reserve_workspace(formula, args, formula))
 
     def _search(self, convolution: Convolution) -> None:
         thread = 0 if torch._C._current_graph_task_id() != -1 else threading.get_ident()
@@ -245,8 +242,7 @@ class Plans:
 def _workspace(convolution: Convolution) -> Tuple[str, List[int]]:
     """The name of the formula (simulator/workspaces.py) and its arguments."""
     operation, tensor, weight, output, layout, stride, _, _, transposed, groups = convolution
-    outputs = math.prod(output)
-    args = [tensor.element_size(), tensor.numel(), outputs, weight.numel()]
+    args = [tensor.element_size(), tensor.numel(), math.prod(output), weight.numel()]
     if operation == BACKWARD_FILTER:
         # groups and strides were measured with channels first alone
         if layout != torch.contiguous_format or transposed:
@@ -256,9 +252,7 @@ def _workspace(convolution: Convolution) -> Tuple[str, List[int]]:
             args.append(partial_sums_bytes(tensor.shape[1], output[1], groups, max(stride)))
         return BACKWARD_FILTER, args
     # a transposed convolution's forward is the gradient of another one's input
-    if operation == FORWARD and transposed:
-        return BACKWARD_DATA, args
-    if operation == BACKWARD_DATA and not transposed:
+    if transposed == (operation == FORWARD):
         return BACKWARD_DATA, args
     del args[1 if transposed else 2]
     return FORWARD, args

@@ -156,31 +156,23 @@ class Workspaces:
 class Handles:
     """Numbers of cuBLAS's handles from 1 on, by card; a thread gets the lowest that is free, and
     gives it back when it ends (DeviceThreadHandlePool,
-    aten/src/ATen/cuda/detail/DeviceThreadHandles.h)."""
+    aten/src/ATen/cuda/detail/DeviceThreadHandles.h). One thread asks at a time."""
 
     def __init__(self) -> None:
         self._thread = threading.local()
         self._free: Dict[int, List[int]] = {}
         self._made: Dict[int, int] = {}
-        self._lock = threading.Lock()
 
     def of_thread(self, index: int) -> int:
         """The handle that this thread has on card `index`."""
         held: Dict[Any, _Borrowed] = self._thread.__dict__
-        borrowed = held.get(index)
-        if borrowed is None:
-            borrowed = held[index] = self._borrow(index)
-        return borrowed.number
-
-    def _borrow(self, index: int) -> _Borrowed:
-        with self._lock:
+        if index not in held:
             free = self._free.setdefault(index, [])
-            if free:
-                number = min(free)
-                free.remove(number)
-            else:
-                number = self._made[index] = self._made.get(index, 0) + 1
-        return _Borrowed(number, free)
+            if not free:
+                self._made[index] = self._made.get(index, 0) + 1
+                free.append(self._made[index])
+            held[index] = _Borrowed(free.pop(free.index(min(free))), free)
+        return held[index].number
 
 
 class _Borrowed:

@@ -19,12 +19,10 @@ from torch._utils import _rebuild_parameter
 
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.errors import Unsupported, cuda_error
-from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.tensors import (
     META,
     Tensor,
     aten,
-    broadcast,
     is_meta,
     tensors_in,
 )
@@ -47,7 +45,7 @@ def _nonzero(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) 
 
 
 def _masked_select(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
-    most = broadcast(args[0].shape, args[1].shape).numel()
+    most = torch.broadcast_shapes(args[0].shape, args[1].shape).numel()
     gpu.at_most("masked_select", most)
     return args[0].new_empty(most)
 
@@ -210,7 +208,7 @@ def operation_handlers() -> Dict[Any, Callable]:
 HANDLERS_BY_NAME: Dict[str, Callable] = {"torchvision::nms": _nms}
 
 
-def refuse_nested_tensors(gpu: ImaginaryGpu, patches: Patches) -> None:
+def refuse_nested_tensors(gpu: ImaginaryGpu) -> None:
     """Where they are made: their operations have no meta kernels, and the errors would come
     late."""
 
@@ -227,7 +225,7 @@ def refuse_nested_tensors(gpu: ImaginaryGpu, patches: Patches) -> None:
         return original(parts, *args, **kwargs)
 
     for name in ("nested_tensor", "as_nested_tensor"):
-        patches.set(torch.nested, name, partial(refuse, name, getattr(torch.nested, name)))
+        gpu.patches.set(torch.nested, name, partial(refuse, name, getattr(torch.nested, name)))
 
 
 # --- what the host reads ---
@@ -301,10 +299,10 @@ def _rebuild(shape: Any, stride: Any, dtype: torch.dtype, needs_grad: bool) -> T
     return torch.empty_strided(shape, stride, dtype=dtype, device=device, requires_grad=needs_grad)
 
 
-def patch_values(gpu: ImaginaryGpu, patches: Patches) -> None:
+def patch_values(gpu: ImaginaryGpu) -> None:
     """Printing, copying and pickling of tensors that have no data, and checks of values."""
-    patches.set(torch.distributions.Distribution, "_validate_args", False)
-    _patch_printing(gpu, patches)
+    gpu.patches.set(torch.distributions.Distribution, "_validate_args", False)
+    _patch_printing(gpu)
 
     def __reduce_ex__(self: Tensor, protocol: Any) -> Any:
         if not gpu.holds(self):
@@ -321,11 +319,11 @@ def patch_values(gpu: ImaginaryGpu, patches: Patches) -> None:
     reduce_ex: Any = Tensor.__reduce_ex__, torch.nn.Parameter.__reduce_ex__
     deepcopy: Any = Tensor.__deepcopy__, torch.nn.Parameter.__deepcopy__
     for owner in (Tensor, torch.nn.Parameter):
-        patches.set(owner, "__reduce_ex__", __reduce_ex__)
-        patches.set(owner, "__deepcopy__", __deepcopy__)
+        gpu.patches.set(owner, "__reduce_ex__", __reduce_ex__)
+        gpu.patches.set(owner, "__deepcopy__", __deepcopy__)
     if _rebuild not in torch.serialization.get_safe_globals():
         torch.serialization.add_safe_globals([_rebuild])
-        patches.undo_by(lambda: _weights_only_unpickler._remove_safe_globals([_rebuild]))
+        gpu.patches.undo_by(lambda: _weights_only_unpickler._remove_safe_globals([_rebuild]))
 
 
 def _deep_copy(tensor: Tensor, memo: Dict[Any, Any]) -> Tensor:
@@ -362,10 +360,11 @@ def _deep_copy(tensor: Tensor, memo: Dict[Any, Any]) -> Tensor:
     return copied
 
 
-def _patch_printing(gpu: ImaginaryGpu, patches: Patches) -> None:
+def _patch_printing(gpu: ImaginaryGpu) -> None:
     module: Any = sys.modules["torch._tensor_str"]
     real = module._str
 
+    @gpu.patches.function(module)
     def _str(self: Tensor, *, tensor_contents: Any = None) -> str:
         if not gpu.holds(self):
             return real(self, tensor_contents=tensor_contents)
@@ -376,5 +375,3 @@ def _patch_printing(gpu: ImaginaryGpu, patches: Patches) -> None:
         elif self.requires_grad:
             suffix += ", requires_grad=True"
         return text[:-1] + suffix + ")"
-
-    patches.set(module, "_str", _str)

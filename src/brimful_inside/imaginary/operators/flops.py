@@ -296,8 +296,8 @@ def _embedding_backward(
     """The gradient of the table is set to zero; the rows of `grad` are summed into it, sorted first
     beyond 3072 of them (cuda/Embedding.cu)."""
     grad, indices = args[:2]
-    launches = 2 if indices.numel() <= 3072 else 14
-    return [("memory", 0, total(out) + 2 * _nbytes(grad) + 8 * _nbytes(indices), launches, ())]
+    nbytes = total(out) + 2 * _nbytes(grad) + 8 * _nbytes(indices)
+    return [("memory", 0, nbytes, 2 if indices.numel() <= 3072 else 14, ())]
 
 
 # Assumed: on an H200 the host did not wait for 131 KB, and did for 59 MB

@@ -18,7 +18,6 @@ from brimful_inside.imaginary.operators.temporaries import (
     Transient,
 )
 from brimful_inside.imaginary.state.device import ImaginaryGpu
-from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.tensors import (
     META,
     C,
@@ -190,8 +189,8 @@ _TAKEN_APART: Dict[str, Callable[..., Any]] = {
 }
 
 
-def register_meta_kernels(patches: Patches) -> None:
-    """The meta device has kernels for what would be taken apart, until `patches` are undone."""
+def register_meta_kernels(gpu: ImaginaryGpu) -> None:
+    """The meta device has kernels for what would be taken apart, until `gpu.leave()`."""
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     missing = [
         name
@@ -203,7 +202,7 @@ def register_meta_kernels(patches: Patches) -> None:
         library: Any = torch._C._dispatch_library("IMPL", "aten", "Meta")
         for name in missing:
             library.impl(name, "Meta", _TAKEN_APART[name], False)
-        patches.undo_by(library.reset)
+        gpu.patches.undo_by(library.reset)
 
 
 def _log_sigmoid_forward(
@@ -224,8 +223,14 @@ def _binary_cross_entropy(
     return like(args[0]).resize_(())
 
 
-def _like_argument(at: int) -> Callable:
-    return lambda gpu, func, args, kwargs: empty(args[at].shape, args[at].dtype)
+def like_arguments(*places: int) -> Callable:
+    """A handler of what gives a new contiguous tensor like each of these arguments."""
+
+    def handler(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+        made = [empty(args[at].shape, args[at].dtype) for at in places]
+        return made[0] if len(made) == 1 else tuple(made)
+
+    return handler
 
 
 def _native_attention(
@@ -250,28 +255,24 @@ def _native_attention(
 # Of the fast path of nn.TransformerEncoderLayer and nn.MultiheadAttention: 2.6 has no shapes for
 # them.
 _FAST_PATH: Dict[str, Callable] = {
-    "_transformer_encoder_layer_fwd": _like_argument(0),
+    "_transformer_encoder_layer_fwd": like_arguments(0),
     "_native_multi_head_attention": _native_attention,
 }
 
 
-def _in_projection(tensor: Tensor, width: int, heads: int, masked: bool) -> List[Held]:
+def _in_projection(width: int, heads: int, mask: int) -> Kernel:
     """transformers/cuda/attention.cu, native_multi_head_attention_cuda: queries, keys and values as
-    one and as three."""
-    batch, length = tensor.shape[:2]
-    sizes = [3 * batch * length * width * tensor.element_size()] * 2
-    return [
-        Transient(
-            [*sizes, *([batch * heads * length * length * tensor.element_size()] if masked else [])]
-        )
-    ]
+    one and as three, and the scores where there is a mask. All are places among the arguments."""
 
+    def kernel(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
+        tensor, given = args[0], args[mask] if len(args) > mask else kwargs.get("mask")
+        rows, size = tensor.shape[:2].numel(), tensor.element_size()
+        sizes = [3 * rows * args[width] * size] * 2
+        if given is not None:
+            sizes.append(rows * tensor.shape[1] * args[heads] * size)
+        return [Transient(sizes)]
 
-def _native_attention_holds(
-    machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]
-) -> List[Held]:
-    mask = args[9] if len(args) > 9 else kwargs.get("mask")
-    return _in_projection(args[0], args[3], args[4], mask is not None)
+    return kernel
 
 
 def _encoder_layer_holds(
@@ -279,18 +280,13 @@ def _encoder_layer_holds(
 ) -> List[Held]:
     """transformers/transformer.cpp, transformer_encoder_layer_forward: attention, then the wide
     layer. In evaluation alone."""
-    tensor, width, heads, wide = args[0], args[1], args[2], args[14]
-    mask = args[18] if len(args) > 18 else kwargs.get("mask")
-    held = _in_projection(tensor, width, heads, mask is not None)
-    return [
-        *held,
-        tensor.nbytes,
-        tensor.shape[:-1].numel() * wide.shape[0] * tensor.element_size(),
-    ]
+    tensor, wide = args[0], args[14]
+    between = tensor.shape[:-1].numel() * wide.shape[0] * tensor.element_size()
+    return [*_in_projection(1, 2, 18)(machine, args, kwargs), tensor.nbytes, between]
 
 
 TEMPORARIES: Dict[str, Kernel] = {
-    "_native_multi_head_attention": _native_attention_holds,
+    "_native_multi_head_attention": _in_projection(3, 4, 9),
     "_transformer_encoder_layer_fwd": _encoder_layer_holds,
 }
 
@@ -299,12 +295,12 @@ def operation_handlers() -> Dict[Any, Callable]:
     return {
         aten.log_sigmoid_forward.default: _log_sigmoid_forward,
         aten.binary_cross_entropy.default: _binary_cross_entropy,
-        aten.multi_margin_loss_backward.default: _like_argument(1),
-        aten.multilabel_margin_loss_backward.default: _like_argument(1),
-        aten._standard_gamma_grad.default: _like_argument(0),
-        aten._dirichlet_grad.default: _like_argument(0),
-        aten._masked_softmax.default: _like_argument(0),
-        aten._masked_softmax_backward.default: _like_argument(0),
+        aten.multi_margin_loss_backward.default: like_arguments(1),
+        aten.multilabel_margin_loss_backward.default: like_arguments(1),
+        aten._standard_gamma_grad.default: like_arguments(0),
+        aten._dirichlet_grad.default: like_arguments(0),
+        aten._masked_softmax.default: like_arguments(0),
+        aten._masked_softmax_backward.default: like_arguments(0),
         # write into their arguments alone
         aten._cummax_helper.default: lambda gpu, func, args, kwargs: None,
         aten._cummin_helper.default: lambda gpu, func, args, kwargs: None,

@@ -172,8 +172,7 @@ def without_building(gpu: ImaginaryGpu, module: Any) -> None:
             _utils._flatten_dense_tensors,
             _utils._unflatten_dense_tensors,
         )
-        loaded = dict.fromkeys(_EXTENSIONS, part)
-        gpu.patches.set(module.OpBuilder, "_loaded_ops", loaded)
+        gpu.patches.set(module.OpBuilder, "_loaded_ops", dict.fromkeys(_EXTENSIONS, part))
 
 
 _EXTENSIONS = ("utils", "fused_adam", "fused_lion", "cpu_adam", "cpu_adagrad", "cpu_lion")

@@ -19,9 +19,7 @@ from brimful_inside.imaginary.state.tensors import (
     C,
     Tensor,
     aten,
-    broadcast,
     empty,
-    in_its_order,
     is_meta,
     keeps_order,
     like,
@@ -82,7 +80,11 @@ def _binary(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -
     ):
         return gpu.remembered.run(gpu, func, args, kwargs, None)
     dtype = first.dtype if first.dtype == second.dtype else torch.result_type(first, second)
-    shape = first.shape if first.shape == second.shape else broadcast(first.shape, second.shape)
+    shape = (
+        first.shape
+        if first.shape == second.shape
+        else torch.broadcast_shapes(first.shape, second.shape)
+    )
     return empty(shape, dtype)
 
 
@@ -161,8 +163,8 @@ def _flash(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) ->
         return func(*args, **kwargs)
     sums = empty(query.shape[:3], torch.float32)
     random = empty((2,), torch.uint64), empty((), torch.uint64)
-    out = in_its_order(query)
-    return out, sums, None, None, query.shape[2], key.shape[2], *random, empty((0,), query.dtype)
+    shapes = query.shape[2], key.shape[2]
+    return torch.empty_like(query), sums, None, None, *shapes, *random, empty((0,), query.dtype)
 
 
 _LISTS_OF_THEIR_OWN = (
@@ -189,7 +191,7 @@ _OF_DEFAULT: Dict[str, Handler] = {
     ),
     "_scaled_dot_product_flash_attention": _flash,
     "_scaled_dot_product_flash_attention_backward": lambda gpu, func, args, kwargs: tuple(
-        in_its_order(tensor) for tensor in args[1:4]
+        torch.empty_like(tensor) for tensor in args[1:4]
     ),
 }
 

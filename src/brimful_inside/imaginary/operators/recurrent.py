@@ -9,10 +9,9 @@ import torch
 import torch.backends.cudnn.rnn
 import torch.nn.functional as F
 
+from brimful_inside.imaginary.operators.fused_kernels import like_arguments
 from brimful_inside.imaginary.state.device import ImaginaryGpu
-from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.tensors import META, Tensor, aten, autocast_on, empty, is_meta
-from brimful_inside.simulator.workspaces import bytes_of
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 # What a cell keeps for each hidden unit and time step, for its backward pass: the gates, and the
@@ -182,10 +181,8 @@ def _hold_dropout_states(gpu: ImaginaryGpu) -> None:
     held = gpu.__dict__.setdefault("dropout_states", {})
     index = gpu.ledger.index
     if index not in held:
-        args = (gpu.card.multiprocessors,)
-        nbytes = bytes_of("cudnn_dropout_states", args)
-        held[index] = gpu.ledger.reserve(
-            nbytes, "cudnn dropout states", "cudnn_dropout_states", args
+        held[index] = gpu.ledger.reserve_workspace(
+            "cudnn_dropout_states", (gpu.card.multiprocessors,), "cudnn dropout states"
         )
 
 
@@ -233,26 +230,14 @@ def _flatten_weight(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str,
     return flat
 
 
-def flatten_weights_as_on_cuda(patches: Patches) -> None:
+def flatten_weights_as_on_cuda(gpu: ImaginaryGpu) -> None:
     """nn.RNNBase.flatten_parameters asks whether cuDNN is there, and for its number of the kind of
     cell."""
-    patches.set(torch, "_use_cudnn_rnn_flatten_weight", lambda: True)
-    patches.set(torch.backends.cudnn.rnn, "get_cudnn_mode", lambda mode: 0)
+    gpu.patches.set(torch, "_use_cudnn_rnn_flatten_weight", lambda: True)
+    gpu.patches.set(torch.backends.cudnn.rnn, "get_cudnn_mode", lambda mode: 0)
 
 
 # --- cells ---
-
-
-def _fused_lstm_cell(
-    gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]
-) -> Tuple[Tensor, Tensor, Tensor]:
-    """cuda/RNN.cu: hidden and cell state, and the gates as the backward pass needs them."""
-    gates, _, cell = args[:3]
-    return (
-        empty(cell.shape, cell.dtype),
-        empty(cell.shape, cell.dtype),
-        empty(gates.shape, gates.dtype),
-    )
 
 
 def _fused_lstm_cell_backward(
@@ -306,7 +291,8 @@ def _cell(run: Callable[..., Any]) -> Callable:
 
 def operation_handlers() -> Dict[Any, Callable]:
     return {
-        aten._thnn_fused_lstm_cell.default: _fused_lstm_cell,
+        # cuda/RNN.cu: hidden and cell state, and the gates as the backward pass needs them
+        aten._thnn_fused_lstm_cell.default: like_arguments(2, 2, 0),
         aten._thnn_fused_lstm_cell_backward_impl.default: _fused_lstm_cell_backward,
         aten._thnn_fused_gru_cell.default: _fused_gru_cell,
         aten._thnn_fused_gru_cell_backward.default: _fused_gru_cell_backward,

@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Se
 
 import torch
 
-from brimful_inside.imaginary.state.tensors import Tensor, broadcast
+from brimful_inside.imaginary.state.tensors import Tensor
 from brimful_inside.simulator.workspaces import resident_threads, torch_release
 from brimful_inside.wire import Card
 
@@ -29,7 +29,7 @@ class Machine(NamedTuple):
     @classmethod
     def of(cls, card: Card) -> Machine:
         capability = (card.capability[0], card.capability[1])
-        others = {(major, minor) for major, minor in card.others}
+        others: Any = set(map(tuple, card.others))
         return cls(capability, card.multiprocessors, torch_release(torch.__version__), others)
 
     def choose(self, rule: Callable[[Tuple[int, int]], Any]) -> Any:
@@ -95,7 +95,7 @@ def _softmax_backward(machine: Machine, args: Sequence[Any], kwargs: Dict[str, A
     """cuda/SoftMax.cu, softmax_backward_cuda_out: gradient times output, as a tensor of its own,
     laid out as the gradient is; then that and the output are made contiguous."""
     grad, output = args[:2]
-    product = broadcast(grad.shape, output.shape).numel() * grad.element_size()
+    product = torch.broadcast_shapes(grad.shape, output.shape).numel() * grad.element_size()
     held: List[Held] = [product] if grad.is_contiguous() else [product, product]
     return held if output.is_contiguous() else [*held, output.nbytes]
 
@@ -113,7 +113,7 @@ def _foreach_norm(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any])
 
 
 def _broadcast_bytes(first: Tensor, second: Tensor) -> int:
-    return broadcast(first.shape, second.shape).numel() * first.element_size()
+    return torch.broadcast_shapes(first.shape, second.shape).numel() * first.element_size()
 
 
 def _unreduced(at: int) -> Kernel:
@@ -161,8 +161,13 @@ def _layer_norm_partials(
     (cuda/layer_norm_kernel.cu)."""
     columns = torch.Size(shape).numel()
     rows = tensor.numel() // columns if columns else 0
-    args = (rows, columns, machine.multiprocessors, machine.release)
-    return [Formula("layer_norm_partial", (weight.element_size(), *args)) for weight in weights]
+    return [
+        Formula(
+            "layer_norm_partial",
+            (weight.element_size(), rows, columns, machine.multiprocessors, machine.release),
+        )
+        for weight in weights
+    ]
 
 
 def _group_norm(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
@@ -236,10 +241,9 @@ def _embedding_bag_backward(weights: int) -> Kernel:
     weights: the place of the number of weights among the arguments; the mode is two places on."""
 
     def kernel(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
-        greatest = args[weights + 2] == 2
         return (
-            []
-            if greatest
+            []  # of the greatest
+            if args[weights + 2] == 2
             else _summed_by_index(args[0].shape[-1], args[0], args[1], args[weights], always=True)
         )
 
@@ -274,7 +278,7 @@ def _index_put(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) ->
     if not accumulate:
         return []
     shapes = [index.shape for index in args[1] if index is not None]
-    count = broadcast(*shapes).numel() if shapes else 0
+    count = torch.broadcast_shapes(*shapes).numel() if shapes else 0
     return [*copies(args[2]), count * 8, count * 8, count * 8, Transient([count * 8, count * 16])]
 
 

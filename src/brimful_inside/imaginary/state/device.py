@@ -31,7 +31,7 @@ from brimful_inside.imaginary.state.garbage import Garbage
 from brimful_inside.imaginary.state.known_values import Bounds, Known, Lengths
 from brimful_inside.imaginary.state.ledger import LateTrace, Ledger
 from brimful_inside.imaginary.state.lock import one_at_a_time
-from brimful_inside.imaginary.state.patches import Patches
+from brimful_inside.imaginary.state.patches import Patches, replaced
 from brimful_inside.imaginary.state.streams import Captures, CurrentStreams
 from brimful_inside.imaginary.state.tensors import (
     CUDA,
@@ -427,27 +427,18 @@ class ImaginaryGpu:
         if self.annotations is not None:
             self.annotations.categories.copied(tensor)
 
-    def wants_user_meta(self) -> bool:
-        """Whether the call in hand makes meta tensors of the script's own."""
-        return self.here.user_meta
-
     @contextmanager
     def user_meta(self) -> Iterator[None]:
         """What is made in here on the meta device is the user's own, not a card's."""
         self.has_user_meta = True
-        before, self.here.user_meta = self.here.user_meta, True
-        try:
+        with replaced(self.here, "user_meta", True):
             yield
-        finally:
-            self.here.user_meta = before
 
     # --- what the host reads ---
 
     def value_of(self, tensor: Tensor) -> Any:
         """The one element of `tensor` as the host reads it."""
-        if self.is_true(tensor):
-            return True
-        return self.read(tensor).item()
+        return self.is_true(tensor) or self.read(tensor).item()
 
     def read(self, tensor: Tensor, dtype: Optional[torch.dtype] = None) -> Tensor:
         """What the host gets when it reads `tensor`: a new tensor of the numbers that are known,
@@ -457,12 +448,11 @@ class ImaginaryGpu:
         known = self.known.values(tensor)
         if known is not None:
             return known.to(dtype or tensor.dtype, copy=True)
-        read = zeros_on_host(tensor, dtype)
-        if tensor.dtype == torch.bool:
+        is_one = tensor.is_floating_point() and tensor.numel() == 1
+        if tensor.dtype == torch.bool and tensor.dim():
             entry = entry_of(self.storages, tensor)
-            is_one = bool(tensor.dim()) and entry is not None and entry.op.startswith(_SELECTS)
-        else:
-            is_one = tensor.is_floating_point() and tensor.numel() == 1
+            is_one = entry is not None and entry.op.startswith(_SELECTS)
+        read = zeros_on_host(tensor, dtype)
         return read.fill_(1) if is_one else read
 
     def mark_true(self, tensor: Tensor) -> Tensor:

@@ -28,12 +28,11 @@ class Garbage:
         collects everything."""
         gc.freeze()
 
+        @patches.function(gc)
         def collect(generation: int = 2) -> int:
             if self._rests and generation == 2:
                 return self._everything()
             return self._collect(generation)
-
-        patches.set(gc, "collect", collect)
 
     def rest(self) -> None:
         """The card is used: from now on steps and phases decide when there is a collection."""

@@ -581,9 +581,8 @@ class Lengths:
 
     def _of(self, tensor: Any) -> Sequence[int]:
         """Those of a tensor; of a flattened one the multiples of what it was."""
-        entry = None
-        if isinstance(tensor, Tensor) and is_meta(tensor):
-            entry = entry_of(self._storages, tensor)
+        is_cards = isinstance(tensor, Tensor) and is_meta(tensor)
+        entry = entry_of(self._storages, tensor) if is_cards else None
         if entry is None or not entry.at_most:
             return ()
         count = tuple(tensor.shape).count(entry.at_most)

@@ -7,6 +7,7 @@ the queue off."""
 
 from __future__ import annotations
 
+import itertools
 import threading
 import weakref
 from collections import deque
@@ -32,6 +33,7 @@ from brimful_inside.imaginary.state.lock import one_at_a_time
 from brimful_inside.simulator import trace as rows
 from brimful_inside.simulator.allocator import CachingAllocator, CardFull, Retired, rounded_size
 from brimful_inside.simulator.snapshot import History
+from brimful_inside.simulator.workspaces import bytes_of
 from brimful_inside.wire import Card
 
 PoolId = Tuple[int, int]  # of a private pool, as PyTorch numbers them
@@ -103,7 +105,7 @@ class Ledger:
         # private pools in use: id, which streams they serve, and whether a graph is captured
         self._diverted: List[Tuple[Any, Callable[[int], bool], bool]] = []
         self._pools: Dict[Any, int] = {}  # PyTorch's id to the trace's number
-        self._last_pool = self._next_pool = 0
+        self._pool_numbers, self._last_pool = itertools.count(1), 0
         # number, block, streams, launches when it was retired
         self._waiting: List[Tuple[int, Retired, Set[int], int]] = []
         self._trace = trace
@@ -114,13 +116,8 @@ class Ledger:
         self._site = -1  # of the trace's malloc before
         self._lock = threading.Lock()
         self._freed: Deque[_Storage] = deque()
-        self._next_id = 0
+        self.allocations = 0  # so far
         self._open = True
-
-    @property
-    def allocations(self) -> int:
-        """How many there were so far."""
-        return self._next_id
 
     def add(self, storage: torch.UntypedStorage, op: str, at_most: int = 0) -> None:
         """`storage` is new on the card. `at_most`: so long is a dimension whose length is an upper
@@ -129,17 +126,9 @@ class Ledger:
         entry = _Storage(storage, self._on_freed)
         entry.key, entry.ledger, entry.nbytes = storage._cdata, self, nbytes
         entry.op = op
-        # what is known of its elements (device.py, known_values.py)
-        entry.known_true, entry.most = (
-            False,
-            None,
-        )
-        # its numbers (known_values.py)
-        entry.values, entry.values_period, entry.values_since = (
-            None,
-            0,
-            0.0,
-        )
+        # what is known of its elements, and its numbers (device.py, known_values.py)
+        entry.known_true, entry.most = False, None
+        entry.values, entry.values_period, entry.values_since = None, 0, 0.0
         entry.stream, entry.used_by = self._stream(), None
         entry.at_most, is_most = at_most, at_most > 0
         entry.id, entry.address = self.reserve(nbytes, op, at_most=is_most) if nbytes else (0, 0)
@@ -270,8 +259,7 @@ class Ledger:
         """The trace's number of a private pool, by first use; a pool that was released comes back
         as another one."""
         if pool not in self._pools:
-            self._next_pool += 1
-            self._pools[pool] = self._next_pool
+            self._pools[pool] = next(self._pool_numbers)
         return self._pools[pool]
 
     def pool_id(self, number: int) -> PoolId:
@@ -345,7 +333,7 @@ class Ledger:
                     size = rounded_size(nbytes, self.allocator.settings)
                     self.history.note("oom", free, size, size, stream, pool)
             else:
-                self._next_id = number = self._next_id + 1
+                self.allocations = number = self.allocations + 1
                 if self._trace is not None:
                     self._write_context(stream, pool)
                     tail = (
@@ -363,6 +351,12 @@ class Ledger:
                 self.index, full.segment, card.total_bytes if allowed is None else allowed, free
             )
         return self._refuse(out_of_memory(full, card, self.index, allowed))
+
+    def reserve_workspace(
+        self, formula: str, args: Sequence[int], op: str, at_most: bool = False
+    ) -> Block:
+        """Memory for a workspace whose size `formula` says (simulator/workspaces.py)."""
+        return self.reserve(bytes_of(formula, args), op, formula, args, at_most)
 
     def _refuse(self, message: str) -> NoReturn:
         if self.on_out_of_memory is not None:
@@ -397,8 +391,7 @@ class Ledger:
         """The block of `entry` is not needed any more: free, once other streams that used it are
         done."""
         if entry.id and entry.used_by:
-            retired = self.allocator.retire(entry.address)
-            assert retired is not None, "what has a number has bytes"
+            retired: Any = self.allocator.retire(entry.address)
             self._write(rows.encode_row(rows.Retire(entry.id)) + "\n")
             # a capture is over before what it recorded is used again: that waits for no stream
             capturing = self.allocator.capturing
@@ -415,12 +408,13 @@ class Ledger:
         them, or when so much was launched since that the driver's queue would have made it wait:
         the block returns no sooner than on a card."""
         waiting = []
-        for number, retired, streams, retired_at in self._waiting:
+        for block in self._waiting:
+            number, retired, streams, retired_at = block
             if streams and self.launches - retired_at < RUN_AHEAD:
-                waiting.append((number, retired, streams, retired_at))
-                continue
-            self.allocator.ready(retired)
-            self._write(rows.encode_row(rows.Ready(number)) + "\n")
+                waiting.append(block)
+            else:
+                self.allocator.ready(retired)
+                self._write(rows.encode_row(rows.Ready(number)) + "\n")
         self._waiting = waiting
 
     def _on_freed(self, entry: Any) -> None:

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, Callable, List
+from typing import Any, Callable, Iterator, List
 
 _ABSENT = object()
+
+
+@contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """A context in which ``owner.name`` is `value`."""
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
 
 
 class Patches:
@@ -24,6 +36,15 @@ class Patches:
         )
         setattr(owner, name, value)
         return None if before is _ABSENT else before
+
+    def function(self, owner: Any) -> Callable[[Any], Any]:
+        """A decorator: the function stands at the attribute of its name."""
+
+        def put(function: Any) -> Any:
+            self.set(owner, function.__name__, function)
+            return function
+
+        return put
 
     def set_all(self, owner: Any, **values: Any) -> None:
         """Put each value at the attribute of its name."""

@@ -6,14 +6,14 @@ from __future__ import annotations
 import itertools
 import threading
 from bisect import bisect_right
-from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Tuple
 
 import torch
 
 from brimful_inside.imaginary.state.errors import cuda_error
 from brimful_inside.imaginary.state.ledger import Ledger, PoolId
 from brimful_inside.imaginary.state.lock import one_at_a_time
+from brimful_inside.imaginary.state.patches import replaced
 
 Stream = Tuple[int, int]  # the card's number, and the stream's on it
 _POOL_SIZE = 32  # streams per priority that PyTorch hands out in turn (c10/cuda/CUDAStream.cpp)
@@ -87,14 +87,9 @@ class CurrentStreams(threading.local):
     def new(self) -> int:
         return 1 + next(self._turn) % _POOL_SIZE
 
-    @contextmanager
-    def on(self, index: int) -> Iterator[None]:
+    def on(self, index: int) -> ContextManager[None]:
         """A context in which card `index` is named."""
-        before, self.named = self.named, index
-        try:
-            yield
-        finally:
-            self.named = before
+        return replaced(self, "named", index)
 
 
 class Captured:
@@ -172,9 +167,9 @@ class Captures:
         ledger = captured.ledger
         registered = self._with_generator.setdefault(ledger.index, [])
         if not registered:
-            op = "state of the generator for CUDA graphs"
             self._generator_state[ledger.index] = [
-                ledger.reserve(_GENERATOR_STATE_BYTES, op) for _ in range(2)
+                ledger.reserve(_GENERATOR_STATE_BYTES, "state of the generator for CUDA graphs")
+                for _ in range(2)
             ]
         registered.append(captured)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import weakref
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional
 
 import torch
 
@@ -29,25 +29,12 @@ def empty(shape: Any, dtype: torch.dtype) -> Tensor:
     return torch.empty(shape, dtype=dtype, device=META)
 
 
-def like(tensor: Tensor, dtype: Optional[torch.dtype] = None) -> Tensor:
+def like(tensor: Tensor) -> Tensor:
     """torch.empty_like on the card, without the slow Python that it runs on the meta device where
     it can be helped."""
     if tensor.is_contiguous():
-        return torch.empty(tensor.shape, dtype=dtype or tensor.dtype, device=META)
-    return torch.empty_like(tensor, dtype=dtype or tensor.dtype)
-
-
-def broadcast(*shapes: Sequence[int]) -> torch.Size:
-    """torch.broadcast_shapes, which imports sympy. Raises RuntimeError in PyTorch's words where
-    shapes do not go together."""
-    result = [1] * max(map(len, shapes), default=0)
-    for shape in shapes:
-        for at, size in enumerate(shape, len(result) - len(shape)):
-            if result[at] == 1:
-                result[at] = size
-            elif size not in (1, result[at]):
-                return torch.broadcast_shapes(*shapes)  # raises
-    return torch.Size(result)
+        return torch.empty(tensor.shape, dtype=tensor.dtype, device=META)
+    return torch.empty_like(tensor)
 
 
 def keeps_order(tensor: Tensor) -> bool:
@@ -60,19 +47,6 @@ def keeps_order(tensor: Tensor) -> bool:
         return True
     steps = [step for step, size in zip(tensor.stride(), tensor.shape) if step and size != 1]
     return all(outer >= inner for outer, inner in zip(steps, steps[1:]))
-
-
-def in_its_order(tensor: Tensor) -> Tensor:
-    """torch.empty_like of a tensor without repeated elements: dense, its dimensions in the order of
-    their strides."""
-    strides, step = [0] * tensor.dim(), 1
-    for dim in sorted(range(tensor.dim()), key=lambda dim: (tensor.stride(dim), -dim)):
-        strides[dim] = step
-        step *= tensor.shape[dim]
-    given = tensor.stride()
-    if all(mine == theirs for mine, theirs, size in zip(strides, given, tensor.shape) if size != 1):
-        strides = list(given)  # dense itself: also what dimensions of one element say of their step
-    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=META)
 
 
 def plain_parts(tensor: Tensor) -> Iterator[Tensor]:

@@ -84,17 +84,6 @@ def test_an_allocation_has_a_category_and_the_module_that_owns_it():
     assert len(read.tagged("input")) == 4
 
 
-def test_frozen_weights_are_parameters_without_gradient_or_state():
-    def work():
-        net = Net()
-        net.layers.requires_grad_(False)
-        train(net)
-
-    read = Read(work)
-    assert "layers.0.first" in read.tagged("parameter")
-    assert set(read.tagged("gradient")) == set(read.tagged("optimizer_state")) == {"norm", "head"}
-
-
 def test_tied_weights_count_once_and_a_copy_of_a_model_has_no_category():
     def work():
         net = Net()

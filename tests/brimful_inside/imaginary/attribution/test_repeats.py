@@ -98,8 +98,9 @@ class WithLoss(Model):
         return {"loss": scores.mean(), "scores": scores, "most": scores.detach().max()}
 
 
-@pytest.mark.parametrize("changed", ["loss", "scores", "most"])
-@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize(
+    ("changed", "grad"), [("loss", True), ("scores", True), ("most", True), ("loss", False)]
+)
 def test_what_a_look_up_returns_can_be_changed_in_place(changed, grad):
     def work():
         model = WithLoss().cuda()
@@ -188,7 +189,7 @@ def test_ten_calls_that_differ_in_numbers_alone_show_that_those_decide_nothing(s
     def work():
         model, batch = Model().cuda().eval(), torch.zeros(16, 32, device="cuda")
         with torch.no_grad():
-            for number in range(1000):
+            for number in range(50):
                 model(batch, scale(number))
         return model.ran
 

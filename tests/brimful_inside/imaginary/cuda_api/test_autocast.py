@@ -62,14 +62,6 @@ def test_an_image_is_upsampled_in_float32(gpu, mode):
     assert F.interpolate(image, scale_factor=2, mode=mode).dtype == torch.half
 
 
-def test_rms_norm_is_cast_where_the_installed_release_casts_it(gpu):
-    half = torch.randn(4, 8, device="cuda", dtype=torch.half)
-    cast = "rms_norm" in autocast_operations()
-    with torch.autocast("cuda"):
-        assert F.rms_norm(half, (8,)).dtype == (torch.float32 if cast else torch.half)
-        assert torch.vdot(half[0], half[0].float()).dtype == torch.float32
-
-
 def test_contexts_nest_and_decorate(gpu):
     card = torch.randn(4, 4, device="cuda")
     with torch.autocast("cuda", dtype=torch.bfloat16):
@@ -116,42 +108,6 @@ def test_binary_cross_entropy_is_refused_as_on_cuda(gpu):
     card = torch.rand(3, device="cuda")
     with torch.autocast("cuda"), pytest.raises(RuntimeError, match="unsafe to autocast"):
         F.binary_cross_entropy(card, card)
-
-
-def test_a_grad_scaler_sees_no_overflow(gpu):
-    model = nn.Linear(4, 4).to("cuda")
-    optimizer, scaler = torch.optim.SGD(model.parameters(), 0.1), torch.amp.GradScaler("cuda")
-    steps = []
-    optimizer.register_step_post_hook(lambda *args: steps.append(1))
-    for _ in range(2):
-        with torch.autocast("cuda"):
-            loss = model(torch.randn(2, 4, device="cuda")).sum()
-        scaler.scale(loss).backward()
-        scaler.unscale_(optimizer)
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        scaler.step(optimizer)
-        scaler.update()
-    assert len(steps) == 2
-
-
-def test_functions_of_the_script_are_cast_by_custom_fwd(gpu):
-    dtypes = []
-
-    class Double(torch.autograd.Function):
-        @staticmethod
-        @torch.amp.custom_fwd(device_type="cuda", cast_inputs=torch.float16)
-        def forward(ctx, tensor):
-            dtypes.append(tensor.dtype)
-            return tensor * 2
-
-        @staticmethod
-        @torch.amp.custom_bwd(device_type="cuda")
-        def backward(ctx, grad):
-            return grad * 2
-
-    with torch.autocast("cuda"):
-        Double.apply(torch.randn(3, device="cuda", requires_grad=True)).sum().backward()
-    assert dtypes == [torch.float16]
 
 
 def test_autocast_of_the_host_is_untouched(gpu):

@@ -138,21 +138,6 @@ def test_what_comes_too_late_is_not(gpu, monkeypatch):
     assert torch.cuda.memory_reserved() == (2 + 3 * 12) * MIB and first.is_cuda and tensors
 
 
-def test_settings_changed_at_run_time_hold_from_there_on_and_in_the_replay(gpu, trace_file):
-    first = torch.zeros(1200 * MIB, dtype=torch.uint8, device="cuda")
-    torch.cuda.memory._set_allocator_settings("roundup_power2_divisions:4")
-    second = torch.zeros(1200 * MIB, dtype=torch.uint8, device="cuda")
-    assert torch.cuda.memory_allocated() == (1200 + 1280) * MIB
-    peak = played(trace_file).peak
-    assert Settings("roundup_power2_divisions:4") in rows(trace_file).rows
-    assert peak.allocated == (1200 + 1280) * MIB and first.is_cuda and second.is_cuda
-
-
-def test_a_setting_that_pytorch_does_not_know_is_refused(gpu):
-    with pytest.raises(ValueError, match="max_split"):
-        torch.cuda.memory._set_allocator_settings("max_split_size_mb:1")
-
-
 def test_a_fraction_of_the_card_is_a_limit_in_the_replay_as_well(gpu, trace_file):
     torch.cuda.set_per_process_memory_fraction(0.5)
     row = next(row for row in rows(trace_file).rows if isinstance(row, Settings))
@@ -207,13 +192,6 @@ def test_writing_the_capability_down_decides_nothing(speaking):
     assert f"{major}.{minor}" == "8.0" and str(torch.cuda.get_device_capability()) == "(8, 0)"
     assert "major=8" in repr(properties) and json.dumps([major]) == "[8]"
     assert copy.deepcopy(properties.major).__class__ is int and alike(speaking) == OTHERS
-
-
-def test_without_other_cards_the_capability_is_plain(gpu):
-    assert (
-        type(torch.cuda.get_device_capability()) is tuple
-        and type(torch.cuda.get_device_properties(0).major) is int
-    )
 
 
 def test_attention_parts_cards_whose_back_ends_keep_something_else(speaking):

@@ -1,7 +1,5 @@
 import torch
 
-from brimful_inside.imaginary.cuda_api.data_parallel import _chunks
-
 WEIGHTS = (512 * 1024 + 1024 * 8) * 4  # bytes
 
 
@@ -81,16 +79,3 @@ def test_a_tensor_that_a_script_moves_itself_goes_over_both_links_and_one_that_s
     tensor.to(torch.float16)
     three.step(2)
     assert exchanged(three) == [4000, 0, 4000]
-
-
-def test_a_buffer_ends_with_the_tensor_that_fills_it():
-    tensors = [
-        torch.empty(size, dtype=dtype)
-        for size, dtype in (
-            (4, torch.float32),
-            (2, torch.int64),
-            (4, torch.float32),
-            (1, torch.float32),
-        )
-    ]
-    assert _chunks(tensors, 32) == [[0, 2], [1], [3]]

@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-from brimful_inside.imaginary.cuda_api.devices import _read, _split
 from brimful_inside.simulator.trace import Malloc
 from tests.brimful_inside.imaginary.conftest import rows
 
@@ -136,33 +135,3 @@ def test_the_norm_of_all_gradients_is_one_operation_over_a_list_as_on_a_card(gpu
         "a result for each of ten gradients"
     )
     assert taken.count("aten.linalg_vector_norm.default") == 1, "and the norm of these"
-
-
-class _TwoCards:
-    """The card of a tensor is given by its length."""
-
-    @staticmethod
-    def device_of(tensor):
-        return torch.device("cuda", len(tensor) - 1)
-
-
-def test_one_group_of_two_cards_becomes_one_for_each_with_what_belongs_together():
-    first = [torch.empty(1), torch.empty(2), torch.empty(1)]
-    second = [torch.empty(3), None, torch.empty(4)]
-    groups = {}
-    _split(_TwoCards, torch.float32, [first, second, []], [5, 6, 7], groups)
-    (zero, places), (of_second, other) = (
-        groups[torch.device("cuda:0"), torch.float32],
-        groups[torch.device("cuda:1"), torch.float32],
-    )
-    assert places == [5, 7] and other == [6]
-    assert zero[0] == [first[0], first[2]] and [len(t) for t in zero[1]] == [3, 4] and zero[2] == []
-    assert of_second[0] == [first[1]] and of_second[1] == [None]
-
-
-def test_a_list_of_numbers_is_not_gone_through_and_one_with_tensors_of_the_card_is(gpu):
-    numbers = [1, 2.5, True] * 100
-    assert _read(gpu, numbers) is numbers
-    counted = torch.tensor([3], device="cuda")[0]
-    assert _read(gpu, [numbers, (counted, 4)]) == [numbers, [3, 4]]
-    assert torch.tensor([[1, 2], [counted, 4]]).tolist() == [[1, 2], [3, 4]]

@@ -5,7 +5,6 @@ import importlib
 import importlib.metadata
 import importlib.util
 import inspect
-import subprocess
 import sys
 from typing import Any
 
@@ -208,8 +207,6 @@ print(gpu.approximations["flash_attn"])
 """
 
 
-@pytest.mark.heavy
-def test_transformers_runs_with_flash_attention_2_where_it_is_not_installed():
+def test_transformers_runs_with_flash_attention_2_where_it_is_not_installed(printed):
     pytest.importorskip("transformers")
-    done = subprocess.run([sys.executable, "-c", LLAMA], capture_output=True, text=True)
-    assert done.stdout.split() == ["4"], done.stderr
+    assert printed(LLAMA)[-1:] == ["4"]

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from .conftest import RANKS
@@ -120,14 +120,6 @@ def test_ddp_runs_with_its_options(alone, options):
     )
 
 
-def test_gradients_pile_up_without_a_reduction_under_no_sync(alone, requested):
-    parallel = DistributedDataParallel(net(), device_ids=[0])
-    with parallel.no_sync():
-        for _ in range(2):
-            parallel(data()).sum().backward()
-    assert requested() == 3 * PARAMETERS
-
-
 def test_zero_keeps_the_states_of_one_share(alone, requested):
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
@@ -175,24 +167,6 @@ def test_fsdp2_holds_three_layers_at_most_in_the_forward_pass(alone, requested, 
     assert requested() == before
 
 
-def test_fsdp2_in_lower_precision_gathers_half_the_bytes(alone, requested):
-    peaks = []
-    for policy in (
-        MixedPrecisionPolicy(),
-        MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),
-    ):
-        model = net()
-        for layer in model:
-            fully_shard(layer, mesh=mesh(), mp_policy=policy)
-        before = requested()
-        torch.cuda.reset_peak_memory_stats()
-        with torch.no_grad():
-            model(data())
-        peaks.append(torch.cuda.memory_stats()["requested_bytes.all.peak"] - before)
-        del model
-    assert peaks[1] == pytest.approx(peaks[0] / 2, rel=0.05)
-
-
 def test_a_model_of_no_memory_is_filled_when_it_is_sharded(alone, requested):
     model = net("meta")
     fully_shard(model, mesh=mesh())
@@ -202,12 +176,6 @@ def test_a_model_of_no_memory_is_filled_when_it_is_sharded(alone, requested):
     for layer in model:
         layer.reset_parameters()
     assert next(model.parameters()).device.type == "cuda" and requested() == PARAMETERS // RANKS
-
-
-def test_a_mesh_of_two_dimensions_shards_within_its_rows(alone, requested):
-    model = net()
-    fully_shard(model, mesh=init_device_mesh("cuda", (2, 4), mesh_dim_names=("replicate", "shard")))
-    assert requested() == PARAMETERS // 4
 
 
 def test_fsdp1_keeps_its_share_as_well(alone):

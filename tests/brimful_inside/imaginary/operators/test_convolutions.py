@@ -180,17 +180,6 @@ def test_there_is_none_without_cudnn_or_in_float32_without_tensor_cores(
     assert (workspaces(gpu, trace_file) != {}) is (owner == "allow_tf32")
 
 
-def test_an_older_card_has_no_tensor_cores_for_float32(enter):
-    gpu = enter(capability=(7, 0))
-    peaks = []
-    for allowed in (False, True):
-        torch.backends.cudnn.allow_tf32 = allowed
-        gpu.allocator.reset_peaks()
-        train(nn.Conv2d(16, 32, 3))
-        peaks.append(gpu.allocator.peak_allocated)
-    assert peaks[0] == peaks[1]
-
-
 def test_the_gradient_of_a_bias_is_the_sum_that_a_script_could_take_itself(gpu, trace_file):
     """PyTorch takes it after cuDNN's two gradients: channels last holds a buffer as wide as a
     linear layer's bias does."""

@@ -92,22 +92,6 @@ def test_cycles_die_at_steps_and_those_from_before_the_card_was_used_when_the_sc
     assert gc.collect() > 0 and torch.cuda.memory_allocated() == 0
 
 
-def test_neither_a_step_nor_a_collection_of_young_objects_collects_what_was_set_aside(gpu):
-    many = [[] for _ in range(1000)]
-    torch.zeros(1, device="cuda")
-    frozen = gc.get_freeze_count()
-    gpu.phase("train")
-    gpu.step(1)
-    assert (
-        gc.get_freeze_count() > len(many) > len(gc.get_objects())
-    )  # which leaves out what is frozen
-    young = [[] for _ in range(1000)]
-    for generation in (0, 1):
-        assert gc.collect(generation) >= 0 and gc.get_freeze_count() <= frozen
-    gc.collect()
-    assert gc.get_freeze_count() > len(young)
-
-
 def test_a_collector_that_was_off_before_stays_off_and_nothing_stays_frozen():
     gc.disable()
     try:
@@ -135,16 +119,6 @@ def test_what_the_host_got_from_the_card_takes_memory_of_it_only_where_it_is_wri
     copied[:: 2 << 20] = 1
     assert int(copied.count_nonzero()) == 128, "it can be written as any other"
     assert resident() - before < 32 << 20, "only where it was written"
-
-
-def test_a_model_of_a_billion_parameters_takes_no_memory_of_the_host(gpu):
-    before = resident()
-    with torch.device("cuda"):
-        model = nn.ModuleList(nn.Linear(10000, 10000, bias=False) for _ in range(10))
-    copied = model[0].weight.detach().cpu()
-    assert copied.shape == (10000, 10000)
-    assert torch.cuda.memory_allocated() >= 4_000_000_000
-    assert resident() - before < 100 << 20
 
 
 def test_moving_a_model_keeps_nothing_of_it_on_the_host(gpu):

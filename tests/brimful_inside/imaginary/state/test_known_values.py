@@ -46,18 +46,6 @@ def test_numbers_that_are_written_one_after_another_to_what_was_made_empty_are_k
     assert torch.empty(2, dtype=torch.int64, device="cuda").random_(5, 9).fill_(3).sum().item() == 6
 
 
-def test_a_counter_counts_and_a_share_of_it_is_no_division_by_zero(gpu):
-    samples, right = (
-        torch.zeros((), dtype=torch.int64, device="cuda"),
-        torch.zeros((), device="cuda"),
-    )
-    for _ in range(3):
-        labels = torch.randint(0, 10, (8,), device="cuda")
-        right += (torch.randn(8, 10, device="cuda").argmax(1) == labels).sum()
-        samples += labels.numel()
-    assert samples.item() == 24 and right.item() / samples.item() == 1 / 24
-
-
 @pytest.mark.parametrize(
     "spoil",
     [
@@ -111,16 +99,6 @@ def packed(positions: torch.Tensor) -> bool:
     first = positions[:, :1] - 1
     sequence = (torch.diff(positions, prepend=first, dim=-1) != 1).cumsum(-1)
     return not (sequence[:, -1] == 0).all()
-
-
-def test_positions_that_follow_from_shapes_alone_are_known_in_any_shape(gpu):
-    assert not packed(torch.arange(300, device="cuda").unsqueeze(0).expand(8, -1))
-    assert not packed((torch.arange(300, device="cuda") + 5).unsqueeze(0))
-    assert packed((torch.arange(300, device="cuda") % 100).unsqueeze(0)), "three sequences"
-    ones = torch.ones((8, 40), dtype=torch.int64, device="cuda")
-    assert (ones == 1).all()
-    ones[3, 5:] = 0
-    assert not (ones == 1).all() and ones.sum().item() == 285
 
 
 @pytest.mark.parametrize("batch", [3, 1024, 50_000])

@@ -8,11 +8,13 @@ def test_a_generator_goes_on_with_the_state_that_it_is_given(gpu):
     """graphsafe_get_state, PyTorch 2.6 to 2.15: both have one state, whichever is seeded."""
     generator = torch.cuda.default_generators[0]
     shared = generator.graphsafe_get_state()
-    generator.manual_seed(7)
-    assert shared.initial_seed() == 7
-    shared.manual_seed(8)
-    assert generator.initial_seed() == 8 and torch.equal(generator.get_state(), shared.get_state())
+    for one, other in ((generator, shared), (shared, generator)):
+        assert one.seed() == one.initial_seed() == other.initial_seed()
+        one.manual_seed(7)
+        assert other.initial_seed() == 7 and torch.equal(one.get_state(), other.get_state())
     assert str(shared.device) == "cuda:0"
+    other = torch.Generator("cuda").set_state(generator.get_state())
+    assert torch.equal(other.get_state(), shared.get_state())
 
 
 def test_a_copy_of_the_state_goes_its_own_way(gpu):
@@ -32,13 +34,3 @@ def test_a_state_of_the_host_is_refused(gpu):
     """graphsafe_set_state, PyTorch 2.6 to 2.15."""
     with pytest.raises(RuntimeError, match="Expected a 'cuda' device type"):
         torch.cuda.default_generators[0].graphsafe_set_state(torch.Generator())
-
-
-def test_a_new_seed_is_shared_too(gpu):
-    """seed(), PyTorch 2.6 to 2.15."""
-    generator = torch.Generator("cuda")
-    shared = generator.graphsafe_get_state()
-    seed = generator.seed()
-    assert shared.initial_seed() == generator.initial_seed() == seed
-    other = torch.Generator("cuda").set_state(generator.get_state())
-    assert torch.equal(other.get_state(), shared.get_state())

@@ -49,13 +49,6 @@ def test_no_bytes_have_no_address_and_an_unknown_address_is_refused(gpu):
         torch.cuda.caching_allocator_delete(address)
 
 
-def test_a_full_card_refuses_memory_without_a_tensor(enter):
-    """PyTorch 2.6 to 2.15."""
-    enter(capacity_bytes=10 * MIB)
-    with pytest.raises(torch.OutOfMemoryError):
-        torch.cuda.caching_allocator_alloc(20 * MIB)
-
-
 @pytest.mark.parametrize("name", ["_cuda_getCheckpointState", "_cuda_setCheckpointPoolState"])
 def test_the_state_of_a_private_pool_cannot_be_kept(gpu, name):
     """PyTorch 2.6 to 2.15 keep and restore it for graphs of compiled code; here that is refused."""
