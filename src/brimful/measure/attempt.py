@@ -99,7 +99,8 @@ def run_attempt(
         )
         ending = supervise(start.argv, environment, config_path, output, watch, signals)
     reported = gather.of_run(folder)
-    counters = gather.training_counters(reported.reports)
+    # of each rank that has trained; evaluations and set-up are not counted in their times
+    counters = [r.counters for r in reported.reports if r.counters and r.counters.train_s > 0]
     cause = outcome.of_run(ending, reported, tail(folder / "stderr.txt"), signals.outcome)
     kept_files.mask(folder)
     where = str(folder.relative_to(record_folder.resolve()))

@@ -64,7 +64,9 @@ def run_trial(
     require_startable(argv[0])
     config = config_of(trial, folder.resolve(), scans)
     config_path = write_config(config, _KEPT)
-    variables = {**environment(trial, config_path), **of_launcher}
+    # a trial leaves no trace; caches that are there are still read
+    added = {**trial.command.environment, **trial.environment, "PYTHONDONTWRITEBYTECODE": "1"}
+    variables = {**environment_with_probe(trial.device, added, config_path), **of_launcher}
     start = None
     if imports is not None and trial.device.kind == "imaginary":
         start = functools.partial(imports.fork, config, argv, variables, trial.time_limit_s)
@@ -89,7 +91,8 @@ def run_trial(
 
 def config_of(trial: Trial, folder: Path, scans: Sequence[Path] = ()) -> wire.TrialConfig:
     """What the child has to do for this trial."""
-    imaginary = trial.device.kind == "imaginary"
+    imaginary, audits = trial.device.kind == "imaginary", trial.kind is TrialKind.AUDIT
+    eval_batches = AUDITED_EVAL_BATCHES if audits and not imaginary else wire.EVAL_BATCHES
     return wire.TrialConfig(
         folder=str(folder),
         device=trial.device.kind,
@@ -100,22 +103,19 @@ def config_of(trial: Trial, folder: Path, scans: Sequence[Path] = ()) -> wire.Tr
         steps=trial.steps,
         warmup_steps=trial.warmup_steps,
         see_eval=trial.see_eval,
-        eval_batches=_eval_batches(trial),
+        eval_batches=wire.NO_LIMIT if trial.steps == wire.NO_LIMIT else eval_batches,
         trace=imaginary and trial.kind is not TrialKind.SPEED,
         what_if=list(trial.what_ifs),
         measure_host_memory=_slowed(trial),
         worst_batch=(not trial.as_drawn or (trial.largest_at, trial.sorted_batches) != (None, None))
-        and (
-            trial.kind in (TrialKind.TRACE, TrialKind.MEMORY)
-            or (trial.kind is TrialKind.AUDIT and imaginary)
-        ),
+        and (trial.kind in (TrialKind.TRACE, TrialKind.MEMORY) or (audits and imaginary)),
         largest_at=trial.largest_at,
         sorted_batches=trial.sorted_batches,
         settles_after=trial.settles_after,
         stop_after_s=trial.stop_after_s,
         stop_after_samples=trial.stop_after_samples,
         scans=[str(path.resolve()) for path in scans],
-        audits=trial.kind is TrialKind.AUDIT,
+        audits=audits,
         noise=trial.kind is TrialKind.NOISE,
         settings=dict(trial.settings),
         time_loader=trial.time_loader,
@@ -123,22 +123,6 @@ def config_of(trial: Trial, folder: Path, scans: Sequence[Path] = ()) -> wire.Tr
         places=dict(trial.command.places),
         parent_pid=os.getpid(),
     )
-
-
-def _eval_batches(trial: Trial) -> int:
-    if trial.steps == wire.NO_LIMIT:
-        return wire.NO_LIMIT
-    timed = trial.kind is TrialKind.AUDIT and trial.device.kind != "imaginary"
-    return AUDITED_EVAL_BATCHES if timed else wire.EVAL_BATCHES
-
-
-def environment(trial: Trial, config_path: Path) -> dict[str, str]:
-    """The child's environment: the user's, the command's and the trial's additions, the probe."""
-    variables = environment_with_probe(
-        trial.device, {**trial.command.environment, **trial.environment}, config_path
-    )
-    # a trial leaves no trace; caches that are there are still read
-    return {**variables, "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def failure_text(result: TrialResult, record_folder: Path) -> str:
@@ -193,18 +177,13 @@ def _a_rank_is_without_the_probe(folder: Path) -> bool:
     return not ranks and time.time() - min(path.stat().st_mtime for path in failed) > _PATIENCE_S
 
 
-def _probe_error(folder: Path) -> str | None:
-    """Why a process could not load the probe (an older Python, say): the last line of what its
-    bootstrap wrote.
-    """
-    texts = (tail(path).strip() for path in sorted(folder.glob("probe-error-*.txt")))
-    return next((text.splitlines()[-1].strip() for text in texts if text), None)
-
-
 def _result(trial: Trial, folder: Path, record_folder: Path, ending: Ending) -> TrialResult:
     reported = gather.of_trial(folder)
     reports = reported.reports
-    cause = outcome.of_trial(ending, reported, tail(folder / "stderr.txt"), _probe_error(folder))
+    # why a process could not load the probe (an older Python, say), as its bootstrap wrote it
+    texts = (tail(path).strip() for path in sorted(folder.glob("probe-error-*.txt")))
+    probe_error = next((text.splitlines()[-1].strip() for text in texts if text), None)
+    cause = outcome.of_trial(ending, reported, tail(folder / "stderr.txt"), probe_error)
     timed = cause.outcome is not Outcome.INTERRUPTED and not _slowed(trial)
     return TrialResult(
         trial=trial,

@@ -8,7 +8,6 @@ import sys
 import textwrap
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -18,10 +17,10 @@ from brimful.errors import DiskFull, NoSuchCommand
 from brimful.measure import supervisor
 from brimful.measure import trial as module
 from brimful.measure.gpus import find_gpu
+from brimful.measure.supervisor import environment_with_probe
 from brimful.measure.trial import (
     _a_rank_is_without_the_probe,
     config_of,
-    environment,
     failure_text,
     run_trial,
 )
@@ -82,7 +81,9 @@ def test_a_file_that_no_machine_can_run_is_refused_with_the_systems_words(tmp_pa
 
 def test_output_and_error_stream_are_kept_in_the_record(tmp_path):
     result = run(
-        tmp_path, "import sys; print('to out'); sys.stderr.write('KeyError: 37'); sys.exit(3)"
+        tmp_path,
+        "import os, sys; print(os.environ['A']); sys.stderr.write('KeyError: 37'); sys.exit(3)",
+        environment={"A": "to out"},
     )
     folder = tmp_path / "record" / result.folder
     assert (folder / "stdout.txt").read_text() == "to out\n"
@@ -236,24 +237,18 @@ def test_the_child_gets_the_bootstrap_in_front_of_its_own_path_and_the_users_var
         "CUDA_VISIBLE_DEVICES": "1",
     }.items():
         monkeypatch.setenv(name, value)
-    one = trial("true", environment={"MALLOC_MMAP_MAX_": "0"})
-    one = replace(one, command=replace(one.command, environment={"MINE": "1"}))
-    variables = environment(one, tmp_path / "trial_config.json")
+    variables = environment_with_probe(CPU, {"MINE": "1"}, tmp_path / "trial_config.json")
     first, *rest = variables["PYTHONPATH"].split(os.pathsep)
     assert sorted(os.listdir(first)) == ["sitecustomize.py"] or set(os.listdir(first)) == {
         "sitecustomize.py",
         "__pycache__",
     }
     assert rest == ["/mine"]
-    assert (variables["HOME"], variables["MINE"], variables["MALLOC_MMAP_MAX_"]) == (
-        "/home/me",
-        "1",
-        "0",
-    )
+    assert (variables["HOME"], variables["MINE"]) == ("/home/me", "1")
     assert variables[wire.TRIAL_CONFIG_VARIABLE] == str(tmp_path / "trial_config.json")
     assert variables["CUDA_VISIBLE_DEVICES"] == "", "a trial on the CPU sees no card"
     monkeypatch.delenv("PYTHONPATH")
-    empty = environment(trial("true", device=Device("accelerator", "cuda:0")), tmp_path)
+    empty = environment_with_probe(Device("accelerator", "cuda:0"), {}, tmp_path)
     assert os.pathsep not in empty["PYTHONPATH"], "an empty entry would be the working folder"
     assert empty["CUDA_VISIBLE_DEVICES"] == "1"
 
@@ -343,12 +338,9 @@ def test_a_trial_that_filled_the_disk_is_not_taken_for_a_probe_that_was_not_load
 
 def test_imaginary_cards_are_not_hidden_by_the_choice_of_real_ones(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    assert "CUDA_VISIBLE_DEVICES" not in environment(
-        trial("true", device=imaginary_device()), Path("trial_config.json")
-    )
-    own = Command(("true",), environment={"CUDA_VISIBLE_DEVICES": "0"})
-    chosen = replace(trial("true", device=imaginary_device()), command=own)
-    assert environment(chosen, Path("trial_config.json"))["CUDA_VISIBLE_DEVICES"] == "0"
+    for own in ({}, {"CUDA_VISIBLE_DEVICES": "0"}):
+        variables = environment_with_probe(imaginary_device(), own, Path("trial_config.json"))
+        assert variables.get("CUDA_VISIBLE_DEVICES") == own.get("CUDA_VISIBLE_DEVICES")
     assert config_of(trial("true", device=imaginary_device(cards=3)), Path()).cards == 3
 
 

@@ -104,9 +104,11 @@ def fit_kernels(
         return None
     chosen = _alike(steps)
     if len(steps) > 1 and (len(chosen) == 1 or not alike):
-        return ScaledKernels(
-            {size: _distinct(kernels) for size, kernels in steps.items()}, _totals(steps)
-        )
+        traced = {}
+        for size, kernels in steps.items():
+            places = {kernel: place for place, kernel in enumerate(dict.fromkeys(kernels))}
+            traced[size] = StepKernels(tuple(places), tuple(map(places.__getitem__, kernels)))
+        return ScaledKernels(traced, _totals(steps))
     points = (
         [chosen[0], *([chosen[len(chosen) // 2]] if len(chosen) > 2 else []), chosen[-1]]
         if len(chosen) > 1
@@ -144,12 +146,6 @@ def _alike(steps: Mapping[int, Sequence[Kernel]]) -> list[int]:
             tuple((k.op, k.kind, k.engine, len(k.shape)) for k in kernels), []
         ).append(size)
     return max(groups.values(), key=lambda sizes: (len(sizes), sizes[-1]))
-
-
-def _distinct(kernels: Sequence[Kernel]) -> StepKernels:
-    numbers: dict[Kernel, int] = {}
-    order = tuple(numbers.setdefault(kernel, len(numbers)) for kernel in kernels)
-    return StepKernels(tuple(numbers), order)
 
 
 def _totals(steps: Mapping[int, Sequence[Kernel]]) -> dict[str, tuple[Polynomial, Polynomial]]:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from brimful.decide.memory.intervals import (
     STEP_TIME,
     STEP_TIME_GROUPED,
-    Evidence,
     RelativeInterval,
     committed_evidence,
 )
@@ -46,7 +45,7 @@ HOSTS = (0.5, 1.0, 2.0)
 # to the next (assumed; of five other cards in bench/results/clock-*.json the medians lie within
 # this).
 OTHER_CARD = 0.25
-ASSUMED_ERROR = 0.5  # without evidence
+
 # What exchange between cards reaches of their links' rate, with each of HOSTS, in their order
 # (assumed: NCCL's rings reach 70 to 85 % in large messages; cards that exchange through the host's
 # memory, and small messages, half of that and less).
@@ -117,30 +116,17 @@ def situation_of(step: StepKernels, times: Sequence[Timed]) -> str:
     )
 
 
-def step_interval(
-    gpu: Gpu, situation: str = STEP_TIME, evidence: tuple[Evidence, ...] | None = None
-) -> RelativeInterval:
+def step_interval(gpu: Gpu, situation: str = STEP_TIME) -> RelativeInterval:
     """How far a predicted step time may be off, by the committed evidence."""
-    benches = [
-        bench
-        for bench in (committed_evidence() if evidence is None else evidence)
-        if bench.situation == situation
-    ]
-    if not benches:
-        basis = f"assumed, within a factor of {1 / ASSUMED_ERROR:g}"
-        return RelativeInterval(
-            -ASSUMED_ERROR, ASSUMED_ERROR / (1 - ASSUMED_ERROR), basis, Source.ASSUMED
-        )
+    benches = [bench for bench in committed_evidence() if bench.situation == situation]
     of_this_card = [bench for bench in benches if gpu.name in bench.hardware]
     best = max(of_this_card or benches, key=lambda bench: bench.count)
     basis = f"{best.basis} ({best.count} models, {best.hardware}, {best.date})"
     if of_this_card or "bandwidth_bytes_per_s" in gpu.reached:
         basis += "; by rates measured on this card" if gpu.reached else ""
         return RelativeInterval(best.low_error, best.high_error, basis, Source.MEASURED)
-    low, high = (
-        (1 + best.low_error) / (1 + OTHER_CARD) - 1,
-        (1 + best.high_error) * (1 + OTHER_CARD) - 1,
-    )
+    low = (1 + best.low_error) / (1 + OTHER_CARD) - 1
+    high = (1 + best.high_error) * (1 + OTHER_CARD) - 1
     basis += f"; widened by {100 * OTHER_CARD:.0f} %, for this is another card"
     return RelativeInterval(low, high, basis, Source.MEASURED)
 
@@ -216,7 +202,7 @@ def predict_speed(
     interval = step_interval(gpu, situation_of(*clock.kernels(at)))
     steps = clock.steps(at)
     step, estimate = steps[1], _estimate(steps, interval)
-    curve = _Curve()
+    points, best, knees = (), None, []
     if (
         draws
         and largest is not None
@@ -224,16 +210,17 @@ def predict_speed(
         and samples_at is not None
         and len(model.fitted_at) > 1
     ):
-        curve = _curve(clock, largest, batch_size, samples_at, interval)
+        points, best, knees = _curve(clock, largest, batch_size, samples_at, interval)
     samples_per_s = None if samples_at is None else _rate(samples_at(at), estimate)
+    seconds = [step.shares[LINKS] for step in steps]
     return PredictedSpeed(
         batch_size=batch_size,
         step_s=estimate,
         samples_per_s=samples_per_s,
-        curve=curve.points,
-        best_batch_size=curve.best,
-        knee_batch_size=curve.knees[1] if curve.knees else None,
-        knee_interval=(min(curve.knees), max(curve.knees)) if curve.knees else None,
+        curve=points,
+        best_batch_size=best,
+        knee_batch_size=knees[1] if knees else None,
+        knee_interval=(min(knees), max(knees)) if knees else None,
         tolerance=TOLERANCE,
         bound_by={name: seconds / step.seconds for name, seconds in step.shares.items()}
         if step.seconds
@@ -243,7 +230,10 @@ def predict_speed(
         notes=notes,
         ranks=ranks,
         exchange=_exchange(gpu, steps),
-        exposed=_exposed(steps),
+        # a faster host hides less, so either end may come from any of the steps
+        exposed=Estimate(seconds[1], Source.PREDICTED, min(seconds), max(seconds))
+        if step.links_s
+        else None,
     )
 
 
@@ -280,32 +270,14 @@ def _exchange(gpu: Gpu, steps: Sequence[Step]) -> Estimate | None:
     return Estimate(middle, Source.PREDICTED, fast, slow, link)
 
 
-def _exposed(steps: Sequence[Step]) -> Estimate | None:
-    """Seconds of that exchange in which the card computes nothing; None where cards exchange
-    nothing. A faster host hides less, so either end may come from any of the steps.
-    """
-    seconds = [step.shares[LINKS] for step in steps]
-    if not steps[1].links_s:
-        return None
-    return Estimate(seconds[1], Source.PREDICTED, min(seconds), max(seconds))
-
-
-@dataclass(frozen=True)
-class _Curve:
-    """Samples per second by batch size, the fastest size, and the knee with each of `HOSTS`."""
-
-    points: tuple[Point, ...] = ()
-    best: int | None = None
-    knees: tuple[int, ...] = ()
-
-
 def _curve(
     clock: Clock,
     largest: int,
     batch_size: int,
     samples_at: Callable[[int], float],
     interval: RelativeInterval,
-) -> _Curve:
+) -> tuple[tuple[Point, ...], int, list[int]]:
+    """(Samples per second by batch size, the fastest size, the knee with each of `HOSTS`)."""
     sizes = sizes_up_to(largest, {batch_size} if batch_size <= largest else ())
     samples = {size: samples_at(size) for size in sizes}
     steps = {size: clock.steps(size) for size in sizes}
@@ -317,11 +289,11 @@ def _curve(
         for host in range(len(HOSTS))
     ]
     best = max(sizes, key=lambda size: (rates[1][size], -size))
-    knees = (
+    knees = [
         min(size for size in sizes if of[size] >= max(of.values()) * (1 - TOLERANCE))
         for of in rates
-    )
-    return _Curve(points, best, tuple(knees))
+    ]
+    return points, best, knees
 
 
 def _estimate(steps: Sequence[Step], interval: RelativeInterval) -> Estimate:

@@ -33,8 +33,7 @@ def scaled_learning_rate(
     Returns it with the rule's name, "linear" or "square root"; None for an optimizer for which no
     rule is known.
     """
-    if before <= 0 or after <= 0:
-        raise ValueError(f"batch sizes are 1 or more, not {before} and {after}")
+
     name, ratio = optimizer.lower(), after / before
     if noise_scale is not None:
         ratio *= (before + noise_scale) / (after + noise_scale)

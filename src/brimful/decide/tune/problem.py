@@ -80,19 +80,13 @@ class Runs:
         elif (
             sample.outcome in OUT_OF_MEMORY or sample.outcome is Outcome.COMPLETED
         ):  # completed, with its peak over the budget
-            if lowers:
-                self._lower(candidate.size - 1)
+            # no larger size is named from now on, whatever earlier runs of it showed
+            self.ceiling = min(self.ceiling, candidate.size - 1) if lowers else self.ceiling
+            for other in [other for other in self._fitting if other.size > self.ceiling]:
+                del self._fitting[other]
         elif sample.outcome is not Outcome.INTERRUPTED:
             self.dead.add(candidate)
             self._fitting.pop(candidate, None)
-
-    def _lower(self, ceiling: int) -> None:
-        """No larger size is named from now on, whatever earlier runs of it showed."""
-        self.ceiling = min(self.ceiling, ceiling)
-        for candidate in [
-            candidate for candidate in self._fitting if candidate.size > self.ceiling
-        ]:
-            del self._fitting[candidate]
 
     def usable(self, candidate: Candidate) -> bool:
         return 1 <= candidate.size <= self.ceiling and candidate not in self.dead

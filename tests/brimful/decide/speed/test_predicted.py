@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.decide.memory.intervals import STEP_TIME, STEP_TIME_GROUPED, Evidence
+from brimful.decide.speed import predicted
 from brimful.decide.speed.kernels import fit_kernels
 from brimful.decide.speed.measured import TOLERANCE
 from brimful.decide.speed.predicted import (
@@ -121,11 +122,11 @@ def test_exchange_between_cards_is_in_the_step_by_the_link_of_the_card_with_an_i
     assert by_pcie.step_s.value == pytest.approx(
         plain.step_s.value + by_pcie.exchange.value, rel=0.02
     )
-    for predicted in (nvlink, by_pcie):
-        assert predicted.exposed.value == pytest.approx(predicted.exchange.value, rel=0.01)
+    for answer in (nvlink, by_pcie):
+        assert answer.exposed.value == pytest.approx(answer.exchange.value, rel=0.01)
         assert (
-            predicted.exchange.source is Source.PREDICTED
-            and predicted.exchange.low < predicted.exchange.value < predicted.exchange.high
+            answer.exchange.source is Source.PREDICTED
+            and answer.exchange.low < answer.exchange.value < answer.exchange.high
         )
     assert max(by_pcie.bound_by, key=lambda name: by_pcie.bound_by[name]) == "links"
 
@@ -250,13 +251,12 @@ def test_where_nothing_is_known_of_other_sizes_nothing_is_drawn():
     assert (undrawn.curve, undrawn.knee_batch_size) == ((), None)
 
 
-def test_evidence_of_the_card_itself_is_taken_as_it_is_and_widened_for_another():
-    known = step_interval(card(), STEP_TIME, (EVIDENCE,))
+def test_evidence_of_the_card_itself_is_taken_as_it_is_and_widened_for_another(monkeypatch):
+    monkeypatch.setattr(predicted, "committed_evidence", lambda: (EVIDENCE,))
+    known = step_interval(card())
     assert (known.low, known.high) == (-0.1, 0.2)
-    other = step_interval(find_gpu("rtx3080-20gb"), STEP_TIME, (EVIDENCE,))
+    other = step_interval(find_gpu("rtx3080-20gb"))
     assert other.low < known.low and other.high > known.high and "another card" in other.basis
-    nothing = step_interval(card(), STEP_TIME, ())
-    assert nothing.low == -0.5 and "assumed" in nothing.basis
 
 
 def test_grouped_convolutions_have_evidence_of_their_own():
@@ -296,7 +296,7 @@ def test_a_card_that_the_catalogue_lacks_has_a_clock_once_its_rates_were_measure
     rates = rates_of(gpu)
     assert rates is not None and rates.tf32 is None, "an assumed rate is none"
     assert rates_of(replace(gpu, reached={})) is None
-    assert "measured on this card" in step_interval(gpu, STEP_TIME, (EVIDENCE,)).basis
+    assert "measured on this card" in step_interval(gpu).basis
     assert speed(gpu=gpu).step_s.value > 0
 
 

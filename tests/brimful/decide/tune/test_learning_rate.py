@@ -46,11 +46,6 @@ def test_a_batch_size_that_stays_needs_no_advice(before, after):
     assert learning_rate_advice(0.1, before, after, "SGD") is None
 
 
-def test_a_batch_size_of_nothing_is_refused():
-    with pytest.raises(ValueError):
-        scaled_learning_rate(0.1, 0, 64, "SGD")
-
-
 @given(SIZES, SIZES, st.floats(0.1, 1e6), st.sampled_from(["SGD", "AdamW"]))
 def test_with_a_noise_scale_the_rate_rises_no_more_than_without_and_not_beyond_it(
     before, after, noise_scale, optimizer
