@@ -104,12 +104,6 @@ class RecordWriter:
         """
         return self.folder / f"trial-{number:03d}"
 
-    def attempt_folder(self, number: int) -> Path:
-        """Where the `number`-th attempt (from 1) of a run keeps its wire files and output. Not made
-        yet.
-        """
-        return self.folder / f"attempt-{number:03d}"
-
     def close(self) -> None:
         os.close(self._descriptor)
 

@@ -59,7 +59,11 @@ def run_trial(
     the outcome `interrupted`. Raises NoSuchCommand, UsageError for an open placeholder, DiskFull
     when nothing can be written.
     """
-    argv, of_launcher = _words(trial)
+    argv, device, of_launcher = fill(trial.command, trial.settings), trial.device, {}
+    if device.ranks is not None and device.as_rank is not None:
+        # one rank is started without its launcher, with what that would add to its environment
+        argv, of_launcher = single_rank.without_launcher(argv)
+        of_launcher |= single_rank.alone_environment(device.ranks, device.as_rank, device.cards)
     masking.learn(argv, trial.settings)
     require_startable(argv[0])
     config = config_of(trial, folder.resolve(), scans)
@@ -132,18 +136,6 @@ def failure_text(result: TrialResult, record_folder: Path) -> str:
         if result.failure
         else tail(record_folder / result.folder / "stderr.txt")
     )
-
-
-def _words(trial: Trial) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The command, and what its launcher would add to the environment where one rank is started
-    without it.
-    """
-    argv, device = fill(trial.command, trial.settings), trial.device
-    if device.ranks is None or device.as_rank is None:
-        return argv, {}
-    argv, of_launcher = single_rank.without_launcher(argv)
-    alone = single_rank.alone_environment(device.ranks, device.as_rank, device.cards)
-    return argv, {**of_launcher, **alone}
 
 
 def _slowed(trial: Trial) -> bool:

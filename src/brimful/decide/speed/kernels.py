@@ -119,21 +119,18 @@ def fit_kernels(
     polynomials: list[tuple[Polynomial, ...]] = []
     order: list[int] = []
     for kernels in zip(*(steps[size] for size in points), strict=True):
-        key = (kernels[0][:2], kernels[0].engine, tuple(_numbers(kernel) for kernel in kernels))
+        of_each = tuple((k.flops, k.bytes, k.launches, *k.shape) for k in kernels)
+        key = (kernels[0][:2], kernels[0].engine, of_each)
         if key not in numbers:
             numbers[key] = len(different)
             different.append(kernels[0])
-            columns = zip(*key[2], strict=True)
+            columns = zip(*of_each, strict=True)
             polynomials.append(
                 tuple(fit_polynomial(list(zip(points, column, strict=True))) for column in columns)
             )
         order.append(numbers[key])
     exact = len(chosen) == len(steps)
     return KernelModel(tuple(different), tuple(polynomials), tuple(order), tuple(points), exact)
-
-
-def _numbers(kernel: Kernel) -> tuple[int, ...]:
-    return kernel.flops, kernel.bytes, kernel.launches, *kernel.shape
 
 
 def _alike(steps: Mapping[int, Sequence[Kernel]]) -> list[int]:

@@ -6,7 +6,7 @@ Kernels come from traces (`kernels`), their times from the roofline
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from brimful.decide.memory.intervals import (
     STEP_TIME,
@@ -201,7 +201,7 @@ def predict_speed(
     at = batch_size if batch_size is not None else model.fitted_at[0]
     interval = step_interval(gpu, situation_of(*clock.kernels(at)))
     steps = clock.steps(at)
-    step, estimate = steps[1], _estimate(steps, interval)
+    step, estimate = steps[1], _estimate([step.seconds for step in steps], interval)
     points, best, knees = (), None, []
     if (
         draws
@@ -248,9 +248,8 @@ def seconds_outside(work: Outside, gpu: Gpu) -> Estimate | None:
         times * kernel_time(kernel, rates, efficiency).seconds for times, kernel in work.kernels
     )
     host_s = sum(times * dispatch_time(kernel, efficiency) for times, kernel in work.kernels)
-    fast, middle, slow = (max(device_s, host_s * factor) / work.amount for factor in HOSTS)
-    interval = step_interval(gpu)
-    return Estimate(middle, Source.PREDICTED, fast * (1 + interval.low), slow * (1 + interval.high))
+    each = [max(device_s, host_s * factor) / work.amount for factor in HOSTS]
+    return replace(_estimate(each, step_interval(gpu)), note=None)
 
 
 def _exchange(gpu: Gpu, steps: Sequence[Step]) -> Estimate | None:
@@ -280,13 +279,12 @@ def _curve(
     """(Samples per second by batch size, the fastest size, the knee with each of `HOSTS`)."""
     sizes = sizes_up_to(largest, {batch_size} if batch_size <= largest else ())
     samples = {size: samples_at(size) for size in sizes}
-    steps = {size: clock.steps(size) for size in sizes}
+    steps = {size: [step.seconds for step in clock.steps(size)] for size in sizes}
     points = tuple(
         Point(size, _rate(samples[size], _estimate(steps[size], interval))) for size in sizes
     )
     rates = [
-        {size: samples[size] / steps[size][host].seconds for size in sizes}
-        for host in range(len(HOSTS))
+        {size: samples[size] / steps[size][host] for size in sizes} for host in range(len(HOSTS))
     ]
     best = max(sizes, key=lambda size: (rates[1][size], -size))
     knees = [
@@ -296,18 +294,13 @@ def _curve(
     return points, best, knees
 
 
-def _estimate(steps: Sequence[Step], interval: RelativeInterval) -> Estimate:
-    """Seconds of a step with each of `HOSTS`: what kernels take may be off by the evidence's
-    interval, the host as they are.
+def _estimate(seconds: Sequence[float], interval: RelativeInterval) -> Estimate:
+    """Seconds with each of `HOSTS`: what kernels take may be off by the evidence's interval, the
+    host as they are.
     """
-    fast, middle, slow = (step.seconds for step in steps)
-    return Estimate(
-        middle,
-        Source.PREDICTED,
-        fast * (1 + interval.low),
-        slow * (1 + interval.high),
-        interval.basis,
-    )
+    fast, middle, slow = seconds
+    ends = fast * (1 + interval.low), slow * (1 + interval.high)
+    return Estimate(middle, Source.PREDICTED, *ends, interval.basis)
 
 
 def _rate(samples: float, step: Estimate) -> Estimate:
@@ -336,21 +329,15 @@ def _top(clock: Clock, batch_size: int, step_s: float) -> tuple[KernelShare, ...
     for index in step.order:
         kernel, timed = step.kernels[index], times[index]
         if kernel.kind not in (SYNC, COLLECTIVE, HOST):
-            by_bound = spent.setdefault(_name(kernel.op), {})
+            # convolution_backward of aten.convolution_backward.default
+            name = kernel.op.split(".")[1] if kernel.op.startswith("aten.") else kernel.op
+            by_bound = spent.setdefault(name, {})
             by_bound[timed.bound] = by_bound.get(timed.bound, 0.0) + timed.seconds
     totals = sorted(spent.items(), key=lambda item: -sum(item[1].values()))[:TOP]
     return tuple(
         KernelShare(name, sum(parts.values()) / step_s, max(parts, key=lambda bound: parts[bound]))
         for name, parts in totals
     )
-
-
-def _name(op: str) -> str:
-    """The short name of an operation of PyTorch: convolution_backward of
-    aten.convolution_backward.default.
-    """
-    parts = op.split(".")
-    return parts[1] if len(parts) > 1 and parts[0] == "aten" else op
 
 
 def is_of_a_fixed_total(counted: Mapping[int, float | None], batches: Mapping[int, float]) -> bool:

@@ -325,7 +325,7 @@ class Search:
     def _climb(self, size: int) -> _Steps:
         """Until a size brings nothing over all smaller ones (where others use the machine: two), or
         something keeps it from going on."""
-        self._top = Top.TRIALS  # until it has ended otherwise
+        self._top = "trials"  # until it has ended otherwise
         flat, larger = False, min(FACTOR * size, self.runs.ceiling)
         while not flat and larger > size:
             yield from self._first(larger)
@@ -337,14 +337,14 @@ class Search:
                     break
                 continue
             if not self.runs.at(self._at(larger)):
-                self._top = Top.FAILED  # it crashed or took too long, and so would a larger one
+                self._top = "failed"  # it crashed or took too long, and so would a larger one
                 return
             if self.runs.rates(self._at(size)) and not self.runs.rates(self._at(larger)):
-                self._top = Top.SHORT  # as a larger one would be
+                self._top = "short"  # as a larger one would be
                 return
             flat = self._is_flat(larger)
             size, larger = larger, min(FACTOR * larger, self.runs.ceiling)
-        self._top = Top.FLAT if flat else self._at_the_ceiling()
+        self._top = None if flat else self._at_the_ceiling()
 
     def _is_flat(self, size: int) -> bool:
         """Whether it, and where others use the machine the one before it too, is no faster than a
@@ -356,7 +356,7 @@ class Search:
         return len(rates) > count and max(rates[-count:]) <= max(rates[:-count]) * (1 + TOLERANCE)
 
     def _at_the_ceiling(self) -> Top:
-        return Top.CEILING if self.runs.ceiling == self.problem.largest_batch_size else Top.MEMORY
+        return "ceiling" if self.runs.ceiling == self.problem.largest_batch_size else "memory"
 
     def _between(self) -> _Steps:
         """Sizes between: where the best lies lower than its larger neighbour, and where the knee
@@ -457,7 +457,7 @@ class Search:
                 self._verified[candidate] = run
                 return
             self.runs.add(run, candidate, lowers=True)
-            self._top = Top.MEMORY
+            self._top = "memory"
             smaller = max(1, min(self.runs.ceiling, int(candidate.size * SHRINK)))
             yield from self._ask(replace(candidate, size=smaller), see_eval=True)
 

@@ -8,6 +8,7 @@ and are called predicted.
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 from brimful.decide.loaders_seen import batches_per_step, main_loader
 from brimful.decide.speed.predicted import samples_by_size
@@ -86,8 +87,9 @@ def sizes_to_show(largest: int, also: Iterable[int | None], spills: bool) -> lis
 
 def on_the_curve(curve: Sequence[Point], size: int) -> Estimate | None:
     """Between two points, on the line through them; None outside of them."""
-    below = max((point for point in curve if point.batch_size <= size), key=_size, default=None)
-    above = min((point for point in curve if point.batch_size >= size), key=_size, default=None)
+    by_size = attrgetter("batch_size")
+    below = max((point for point in curve if point.batch_size <= size), key=by_size, default=None)
+    above = min((point for point in curve if point.batch_size >= size), key=by_size, default=None)
     if below is None or above is None:
         return None
     part = (size - below.batch_size) / max(1, above.batch_size - below.batch_size)
@@ -98,10 +100,6 @@ def on_the_curve(curve: Sequence[Point], size: int) -> Estimate | None:
 
     value = below.value.value + part * (above.value.value - below.value.value)
     return replace(below.value, value=value, low=between("low"), high=between("high"))
-
-
-def _size(point: Point) -> int:
-    return point.batch_size
 
 
 def _of_an_epoch(trial: TrialResult) -> tuple[int | None, float | None]:

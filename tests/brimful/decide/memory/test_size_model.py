@@ -61,12 +61,6 @@ def test_a_size_that_was_rounded_is_not_exact(rounded):
     assert not fit_polynomial([(5, rounded(5)), (12, rounded(12))]).exact
 
 
-@pytest.mark.parametrize("sizes", [[4, 4], [1, 2, 3, 4]])
-def test_a_polynomial_needs_one_to_three_different_batch_sizes(sizes):
-    with pytest.raises(ValueError, match="one to three different batch sizes"):
-        fit_polynomial([(size, number) for number, size in enumerate(sizes)])
-
-
 @given(
     seed=st.integers(0, 10**6),
     batch_size=st.integers(1, 600),

@@ -22,7 +22,7 @@ def test_the_line_to_paste_has_the_environment_in_front_and_quotes_what_needs_it
     assert line == "A=0 B='x y' python 'my train.py' --bs 96 --lr 0.1"
 
 
-@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=8, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(
         st.text(

@@ -160,11 +160,6 @@ def test_a_name_of_several_cards_names_those_that_were_not_taken():
         assert others_named(name) == []
 
 
-def test_cards_with_different_memory_are_called_by_different_names():
-    names = [gpu.name for gpu in CARDS]
-    assert len(set(names)) == len(names)
-
-
 def test_an_amount_of_memory_in_place_of_a_card_is_answered_with_the_option_for_it():
     with pytest.raises(NoSuchDevice) as caught:
         find_gpu("4GiB")
