@@ -136,7 +136,16 @@ def decode_entry(line: bytes) -> Entry:
         raise RecordUnreadable("A line of the record is no entry.")
     schema = raw.get("schema")
     if isinstance(schema, int) and not OLDEST_SCHEMA <= schema <= SCHEMA:
-        raise _other_schema(raw, schema)
+        version = (raw.get("machine") or {}).get("brimful_version")
+        who = "a newer" if schema > SCHEMA else "an older"
+        raise OtherSchema(
+            f"This record was written by {who} brimful{f' ({version})' if version else ''} with "
+            f"schema {schema}; this one reads schema {SCHEMA}.",
+            suggestion="Upgrade brimful: pip install --upgrade brimful."
+            if schema > SCHEMA
+            else "Run the command again to make a record of this version, or open this one with "
+            "the brimful that wrote it.",
+        )
     cls = ENTRIES.get(str(raw["entry"]))
     if cls is None:
         raise RecordUnreadable(
@@ -150,21 +159,6 @@ def decode_entry(line: bytes) -> Entry:
         raise RecordUnreadable(
             f"An entry {raw['entry']!r} of the record is damaged: {error}."
         ) from error
-
-
-def _other_schema(raw: dict[str, Any], schema: int) -> OtherSchema:
-    version = (raw.get("machine") or {}).get("brimful_version")
-    who = (
-        f"{'a newer' if schema > SCHEMA else 'an older'} "
-        f"brimful{f' ({version})' if version else ''}"
-    )
-    return OtherSchema(
-        f"This record was written by {who} with schema {schema}; this one reads schema {SCHEMA}.",
-        suggestion="Upgrade brimful: pip install --upgrade brimful."
-        if schema > SCHEMA
-        else "Run the command again to make a record of this version, or open this one with the "
-        "brimful that wrote it.",
-    )
 
 
 def read_wire(path: Path | str) -> list[Any]:

@@ -183,7 +183,10 @@ def _find(parts: list[str], name: str) -> tuple[int, str, str, str] | None:
             continue
         following = parts[i + 1] if i + 1 < len(parts) else ""
         spot = (i, key + "=", value, key) if equals else (i + 1, "", following, key)
-        if spot[2] and "{" not in spot[2] and _may_be(name, rank, spot[2]):
+        # `-b` is also an option of Python and others, `--accumulation` may be a switch, and
+        # `--update-freq` take a list: behind those only a whole number is the setting's
+        is_sure = (rank > 1 and name != "accumulation") or spot[2].isdecimal()
+        if spot[2] and "{" not in spot[2] and is_sure:
             hit, best = spot, rank
     return hit
 
@@ -205,15 +208,6 @@ def _rank(name: str, key: str) -> int:
     if not (is_size and words <= _OF_TRAINING):
         return 1
     return 3 if words & _OF_ONE_PASS else 2
-
-
-def _may_be(name: str, rank: int, text: str) -> bool:
-    """Whether `text` can be the setting's value.
-
-    ``-b`` is also an option of Python and others, ``--accumulation`` may be a switch, and
-    ``--update-freq`` take a list: behind those only a whole number is the setting's.
-    """
-    return (rank > 1 and name != "accumulation") or text.isdecimal()
 
 
 def asks_in_all(command: Command, samples: int) -> bool:
@@ -274,22 +268,16 @@ def _free(words: Sequence[str]) -> list[tuple[str, str, range]]:
     free = []
     for i, word in enumerate(words):
         flag, equals, value = word.partition("=")
-        if (
-            not _is_free(flag)
-            or not (equals or flag.startswith("-"))
-            or words[max(0, i - 1)] == "-c"
-        ):
+        parts = flag.lower().replace("-", "_").strip("_+").split(".")
+        is_free = any(map(_FREE_NAMES.fullmatch, {parts[-1], "_".join(parts[-2:])}))
+        is_free = is_free or (len(parts) == 1 and parts[0] in _GENERIC_NAMES)
+        is_flag = equals or flag.startswith("-")
+        if not is_free or not is_flag or words[max(0, i - 1)] == "-c":
             continue
         following = words[i + 1] if i + 1 < len(words) else "-"
         alone = equals or following.startswith("-")
         free.append((flag, value if alone else following, range(i, i + (1 if alone else 2))))
     return free
-
-
-def _is_free(flag: str) -> bool:
-    parts = flag.lower().replace("-", "_").strip("_+").split(".")
-    last = {parts[-1], "_".join(parts[-2:])}
-    return any(map(_FREE_NAMES.fullmatch, last)) or (len(parts) == 1 and parts[0] in _GENERIC_NAMES)
 
 
 def without(command: Command, names: Sequence[str]) -> Command | None:
@@ -349,19 +337,14 @@ def fill(command: Command, settings: Mapping[str, Setting]) -> tuple[str, ...]:
     return tuple(_ESCAPED.sub(r"\1", word) for word in filled(command, settings))
 
 
-def _text(value: Setting) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def filled(command: Command, settings: Mapping[str, Setting]) -> tuple[str, ...]:
     """The argv, still a template, with these placeholders filled."""
-    return tuple(
-        _PLACEHOLDER.sub(
-            lambda hit: _text(settings[hit.group(1)]) if hit.group(1) in settings else hit.group(0),
-            word,
-        )
-        for word in command.argv
-    )
+
+    def text(hit: re.Match[str]) -> str:
+        value = settings.get(hit[1], hit[0])
+        return str(value).lower() if isinstance(value, bool) else str(value)
+
+    return tuple(_PLACEHOLDER.sub(text, word) for word in command.argv)
 
 
 def says_inside(text: str, name: str) -> bool:
@@ -376,8 +359,22 @@ def no_place_for(command: Command, name: str, problem: str) -> UsageError:
     with_place = opened(command, name, whole=False)
     added = (f"--{name.replace('_', '-')}", f"{{{name}}}") if with_place is command else ()
     line = shlex.join((*filled(with_place, {**command.given, name: f"{{{name}}}"}), *added))
-    settings = _named(command)
-    meant = _meant(name, settings)
+    # the names that the command gives: those that brimful knows, then its own words behind flags
+    # and as keys
+    keys = [
+        word.partition("=")[0]
+        for word, following in pairwise((*command.argv, "-"))
+        if "=" in word or (word.startswith("--") and not following.startswith("-"))
+    ]
+    words = [key.lstrip("+-").split(".")[-1] for key in keys if _KEY.fullmatch(key)]
+    own = [word for word in words if not any(_rank(known, word) for known in command.given)]
+    settings = [*dict.fromkeys((*command.given, *(word.replace("-", "_") for word in own)))]
+    # by any name that scripts give the batch size, which brimful sets without a flag too, or by
+    # what looks alike: batchsize and batch_size are so at 0.95 of 1
+    others = {"batch_size", *settings} - {name}
+    meant = next(iter(get_close_matches(name, others, 1, cutoff=0.8)), None)
+    if name != "batch_size" and _rank("batch_size", name):
+        meant = "batch_size"
     return UsageError(
         problem,
         "brimful has no place to write it; the command"
@@ -386,35 +383,6 @@ def no_place_for(command: Command, name: str, problem: str) -> UsageError:
         if meant
         else f"write {{{name}}} where its value goes, for instance:\n{line}",
     )
-
-
-def _meant(name: str, settings: Sequence[str]) -> str | None:
-    """The setting that another name probably stands for: the batch size, which brimful sets without
-    a flag too, by any name that scripts give it; one of the command's by what looks alike.
-    """
-    if name != "batch_size" and _rank("batch_size", name):
-        return "batch_size"
-    # batchsize and batch_size are alike at 0.95 of 1
-    others = {"batch_size", *settings} - {name}
-    return next(iter(get_close_matches(name, others, 1, cutoff=0.8)), None)
-
-
-def _named(command: Command) -> tuple[str, ...]:
-    """The names of the settings that the command gives: those that brimful knows, then by its own
-    words behind flags and as keys.
-    """
-    keys = [
-        word.partition("=")[0]
-        for word, following in pairwise((*command.argv, "-"))
-        if "=" in word or (word.startswith("--") and not following.startswith("-"))
-    ]
-    words = (key.lstrip("+-").split(".")[-1] for key in keys if _KEY.fullmatch(key))
-    others = (
-        word.replace("-", "_")
-        for word in words
-        if not any(_rank(name, word) for name in command.given)
-    )
-    return tuple(dict.fromkeys((*command.given, *others)))
 
 
 def no_place_for_a_batch_size(why: str = "") -> UsageError:

@@ -61,7 +61,12 @@ class RecordWriter:
         Raises DiskFull, and UsageError where nothing can be written at `home`.
         """
         try:
-            _make_home(home)
+            made = not home.exists()
+            home.mkdir(0o700, parents=True, exist_ok=True)
+            ignore = home / ".gitignore"
+            # one that we make, or that bears our name, is kept out of the user's git repository
+            if (made or home.name == _DEFAULT_HOME) and not ignore.exists():
+                ignore.write_text("*\n", encoding="utf-8")
             folder = _free_folder(home, opened.record_id)
             return cls(folder, replace(opened, record_id=folder.name))
         except OSError as error:
@@ -98,12 +103,6 @@ class RecordWriter:
         yet.
         """
         return self.folder / f"trial-{number:03d}"
-
-    def attempt_folder(self, number: int) -> Path:
-        """Where the `number`-th attempt (from 1) of a run keeps its wire files and output. Not made
-        yet.
-        """
-        return self.folder / f"attempt-{number:03d}"
 
     def close(self) -> None:
         os.close(self._descriptor)
@@ -282,17 +281,6 @@ def _find(path_or_id: Path | str, home: Path | str | None) -> Path:
         f"{record_home(home)} holds {', '.join(near)}.",
         "Give the path of a record's folder, its id, or `latest`.",
     )
-
-
-def _make_home(home: Path) -> None:
-    """The folder of all records. One that we make, or that bears our name, is kept out of the
-    user's git repository.
-    """
-    made = not home.exists()
-    home.mkdir(0o700, parents=True, exist_ok=True)
-    ignore = home / ".gitignore"
-    if (made or home.name == _DEFAULT_HOME) and not ignore.exists():
-        ignore.write_text("*\n", encoding="utf-8")
 
 
 def _free_folder(home: Path, name: str) -> Path:

@@ -1,3 +1,5 @@
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +18,7 @@ from bench.accuracy import (
     shortest_stretch,
     signed_errors,
 )
-from brimful.decide.memory.intervals import read_evidence
+from brimful.decide.memory.intervals import Evidence
 
 GIB = 1 << 30
 
@@ -68,7 +70,7 @@ def test_evidence_comes_from_signed_errors_and_survives_its_json():
     )
     assert (evidence.median_error, evidence.count) == (0.0, 81)
     assert evidence.high_error - evidence.low_error == pytest.approx(0.077)  # 78 of 81
-    assert read_evidence(evidence_json(evidence)) == evidence
+    assert Evidence(**json.loads(evidence_json(evidence))) == evidence
 
 
 @pytest.mark.parametrize(

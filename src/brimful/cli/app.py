@@ -102,9 +102,9 @@ def _queue_names(context: object) -> list[str]:
 
 def _gpu_names(context: object) -> list[str]:
     """For a shell that completes --gpu."""
-    from brimful.measure.gpus import all_gpus
+    from brimful.measure.gpus import CARDS
 
-    return [gpu.key for gpu in all_gpus()]
+    return [gpu.key for gpu in CARDS]
 
 
 _GPU = Parameter(group=WHERE, metavar="NAME", completer=_gpu_names)

@@ -224,13 +224,13 @@ def show_monitor(read: Callable[[], Status], once: bool, export: Path | None, js
 
 
 def show_gpus(json: bool, prices: Path | None) -> int:
-    from brimful.measure.gpus import all_gpus
+    from brimful.measure.gpus import CARDS
     from brimful.measure.gpus import prices as kept
     from brimful.measure.gpus.calibrations import calibrated
 
     if prices is not None:
         print(f"Prices: kept in {kept.keep(prices)}", file=sys.stderr)
-    cards, per_hour = tuple(calibrated(gpu) for gpu in all_gpus()), kept.prices()
+    cards, per_hour = tuple(calibrated(gpu) for gpu in CARDS), kept.prices()
     _print(json, gpu_sections(cards, per_hour), codec.answer(gpus=cards, prices_per_h=per_hour))
     return 0
 

@@ -132,7 +132,19 @@ def judged(
 ) -> CheckedJob:
     """`checked` with what became of the job. `findings`: of an audit. `before`: None where there is
     no baseline. `renews`: `now` becomes the baseline, so growth fails nothing."""
-    limits, notes = limits_of(job), _unlike(before, now) if before and not renews else []
+    limits, notes = limits_of(job), []
+    if before and not renews:
+        # why figures may differ although the job is the same: then growth is no failure
+        notes = [
+            f"the baseline is of {what} {old}, and this is {new}: growth is shown, and fails "
+            "nothing until `brimful check --update` renews the baseline"
+            for what, old, new in (
+                ("torch", before.torch, now.torch),
+                ("brimful", before.brimful, now.brimful),
+                ("card", before.gpu, now.gpu),
+            )
+            if old.split(".")[:2] != new.split(".")[:2]  # 2.9.0 and 2.9.1 are one release
+        ]
     judges_growth, rows = not renews and not notes, []
     for code, value in now.figures.items():
         limit, known = limits.get(code), before.figures.get(code) if before is not None else None
@@ -158,21 +170,6 @@ def judged(
         failed=tuple(failed),
         notes=tuple(notes),
     )
-
-
-def _unlike(before: Baseline, now: Baseline) -> list[str]:
-    """Why figures may differ although the job is the same: then growth is no failure."""
-    pairs = {
-        "torch": (before.torch, now.torch),
-        "brimful": (before.brimful, now.brimful),
-        "card": (before.gpu, now.gpu),
-    }
-    return [
-        f"the baseline is of {what} {old}, and this is {new}: growth is shown, and fails nothing "
-        "until `brimful check --update` renews the baseline"
-        for what, (old, new) in pairs.items()
-        if old.split(".")[:2] != new.split(".")[:2]  # 2.9.0 and 2.9.1 are one release
-    ]
 
 
 def grown(before: Baseline, now: Baseline) -> tuple[Held, ...]:

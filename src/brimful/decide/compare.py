@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from brimful.decide.speed.measured import TOLERANCE
 from brimful.decide.speed.turns import interval_of
+from brimful.units import counted
 from brimful.values import Estimate, Quantity, Report, Source, TrialResult
 
 TO_LOSS = "time_to_loss_s"
@@ -96,29 +97,24 @@ def course_of(reports: Sequence[Report], weighs: bool) -> Course | None:
     script divides the losses of micro-batches by their number.
     """
     trained = [report for report in reports if report.steps]
-    steps = min((len(report.losses) for report in trained), default=0)
+    lengths = [len(each) for r in trained for each in (r.losses, r.samples_per_step)]
+    steps = min(lengths, default=0)
     if steps < 2:
         return None
-    samples = [_of_all(trained, "samples_per_step", step) for step in range(steps)]
+    counts = [[report.samples_per_step[step] for report in trained] for step in range(steps)]
     losses = [_loss(trained, step, weighs) for step in range(steps)]
     slowest = max(trained, key=lambda report: sum(report.step_s))
     unmeasured = slowest.warmup_steps
     times = [0.0] * unmeasured + list(slowest.step_s)
-    if None in samples:
+    if any(None in of_step for of_step in counts):
         return None
-    so_far = accumulate(count or 0 for count in samples)
+    so_far = accumulate(sum(count or 0 for count in of_step) for of_step in counts)
     known = [
         Point(count, time_s, loss)
         for count, time_s, loss in zip(so_far, accumulate(times), losses, strict=False)
         if loss is not None
     ]
     return Course(*zip(*known, strict=True)) if len(known) > 1 else None
-
-
-def _of_all(reports: Sequence[Report], name: str, step: int) -> int | None:
-    values = [getattr(report, name)[step : step + 1] for report in reports]
-    known = [value[0] for value in values if value and value[0] is not None]
-    return sum(known) if len(known) == len(reports) else None
 
 
 def _loss(reports: Sequence[Report], step: int, weighs: bool) -> float | None:
@@ -262,7 +258,8 @@ def quantity(
     logs = [math.log(b / a) for a, b in known if a > 0 and b > 0]
     ratio = None
     if logs:
-        ratio = Estimate(math.exp(statistics.median(logs)), source, note=_pairs_text(len(logs)))
+        pairs_text = counted(len(logs), "pair")
+        ratio = Estimate(math.exp(statistics.median(logs)), source, note=pairs_text)
         if expected is not None or len(logs) > 1:
             spread = statistics.fmean(expected) if expected else statistics.stdev(logs)
             interval = interval_of(logs, spread)
@@ -272,13 +269,9 @@ def quantity(
                     source,
                     math.exp(interval.low),
                     math.exp(interval.high),
-                    _pairs_text(len(logs)),
+                    pairs_text,
                 )
     return Quantity(code, middles[0], middles[1], ratio)
-
-
-def _pairs_text(pairs: int) -> str:
-    return f"{pairs} pair" + ("s" if pairs > 1 else "")
 
 
 # --- in words ---

@@ -26,7 +26,10 @@ def recommended(prediction: Prediction, is_open: bool) -> tuple[int | None, int]
     if prediction.verdict == Verdict.FITS:
         knee = speed.knee_batch_size if speed is not None else None
         return (knee or largest or size) if is_open else size, 1
-    parts = _parts(prediction)
+    # the micro-batches of the changes that would make it fit; 1 without
+    remedies = prediction.what_if.remedies if prediction.what_if is not None else ()
+    codes = [remedy.code for remedy in remedies if remedy.code.startswith("accumulation-")]
+    parts = int(codes[-1].rpartition("-")[2]) if codes else 1
     if parts > 1 and largest is not None and -(-size // parts) <= largest:
         return -(-size // parts), parts
     return largest, 1
@@ -71,7 +74,9 @@ def after_prediction(
         why = f"{size:,}: the smallest batch size within {tolerance} of the best predicted speed"
     else:
         why = f"{size:,}: the largest batch size that fits"
-        if not fits and (changes := _changes_that_fit(prediction)):
+        remedies = prediction.what_if.remedies if prediction.what_if is not None else ()
+        if not fits and remedies and remedies[-1].verdict == Verdict.FITS:
+            changes = " and ".join(remedy.what for remedy in remedies)
             why += f" as the script is; with {changes} {asked:,} does"
     return NextCommand(_line(command, settings), f"{why}{numbers}", size)
 
@@ -79,20 +84,6 @@ def after_prediction(
 def _follows_none(prediction: Prediction) -> bool:
     unfollowed = prediction.ignores_batch_size or prediction.limited_by == NOT_FOLLOWED
     return unfollowed or prediction.in_force is not None
-
-
-def _parts(prediction: Prediction) -> int:
-    """The micro-batches of the changes that would make it fit; 1 without."""
-    remedies = prediction.what_if.remedies if prediction.what_if is not None else ()
-    codes = [remedy.code for remedy in remedies if remedy.code.startswith("accumulation-")]
-    return int(codes[-1].rpartition("-")[2]) if codes else 1
-
-
-def _changes_that_fit(prediction: Prediction) -> str:
-    remedies = prediction.what_if.remedies if prediction.what_if is not None else ()
-    if not remedies or remedies[-1].verdict != Verdict.FITS:
-        return ""
-    return " and ".join(remedy.what for remedy in remedies)
 
 
 def _numbers(prediction: Prediction, size: int) -> str:

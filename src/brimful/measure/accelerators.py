@@ -11,7 +11,9 @@ import os
 import re
 import subprocess
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -39,18 +41,12 @@ def found_by(python: str) -> tuple[Accelerator, ...]:
     where there is none.
     """
     cards, asked = _by_driver()
-    return asked if asked and _numbered_by_nvml(cards) else ask_python(python) or asked
-
-
-def _numbered_by_nvml(cards: list[Accelerator]) -> bool:
-    """Whether NVML's order of this machine's cards is CUDA's. CUDA counts the fastest card first
-    unless CUDA_DEVICE_ORDER says PCI_BUS_ID (CUDA C++ Programming Guide, environment variables);
-    and of a card that is cut up (MIG) it sees one slice.
-    """
-    return not any(card.sliced for card in cards) and (
-        len({card.name for card in cards}) == 1
-        or os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
-    )
+    # CUDA counts the fastest card first unless CUDA_DEVICE_ORDER says PCI_BUS_ID (CUDA C++
+    # Programming Guide, environment variables), and of a card that is cut up (MIG) it sees a slice.
+    alike = len({card.name for card in cards}) == 1
+    in_order = alike or os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    numbered_by_nvml = in_order and not any(card.sliced for card in cards)
+    return asked if asked and numbered_by_nvml else ask_python(python) or asked
 
 
 def visible() -> tuple[Accelerator, ...]:
@@ -64,45 +60,40 @@ def energy_j() -> float | None:
     """What NVIDIA's cards here have taken since their driver was loaded, in joules; None without a
     card that counts it (from Volta on).
     """
-    with contextlib.suppress(Exception):
-        import pynvml
-
-        pynvml.nvmlInit()
-        try:
-            handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
-            used = [pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) for handle in handles]
-        finally:
-            pynvml.nvmlShutdown()
+    with contextlib.suppress(Exception), _nvml() as pynvml:
+        handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
+        used = [pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) for handle in handles]
         return sum(used) / 1000 if used else None
     return None
 
 
 def _by_driver() -> tuple[list[Accelerator], tuple[Accelerator, ...]]:
     """(all cards of this machine, those that CUDA_VISIBLE_DEVICES leaves)."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import pynvml  # the module of the package nvidia-ml-py
-
-            pynvml.nvmlInit()
-    except Exception:  # no driver, no library, no permission: each is "no card", as `doctor` says
-        return [], ()
-    try:
+    # no driver, no library, no permission: each is "no card", as `doctor` says
+    with contextlib.suppress(Exception), _nvml() as pynvml:
         cards = [_by_nvml(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount())]
         return cards, _as_torch_numbers_them(pynvml, cards)
-    except pynvml.NVMLError:
-        return [], ()
+    return [], ()
+
+
+@contextlib.contextmanager
+def _nvml() -> Iterator[Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import pynvml  # the module of the package nvidia-ml-py
+
+        pynvml.nvmlInit()
+    try:
+        yield pynvml
     finally:
         pynvml.nvmlShutdown()
 
 
 def _by_nvml(pynvml, index: int) -> Accelerator:
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    memory = memory_of(pynvml, handle)
-    try:
+    memory, sliced = memory_of(pynvml, handle), False
+    with contextlib.suppress(pynvml.NVMLError):  # most cards cannot be cut up
         sliced = pynvml.nvmlDeviceGetMigMode(handle)[0] == pynvml.NVML_DEVICE_MIG_ENABLE
-    except pynvml.NVMLError:  # most cards cannot be cut up
-        sliced = False
     return Accelerator(
         index=index,
         kind="cuda",

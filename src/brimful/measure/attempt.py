@@ -5,9 +5,7 @@ files are the user's own, and brimful forwards signals to it.
 """
 
 import os
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from brimful import masking
@@ -25,7 +23,7 @@ from brimful.measure.supervisor import (
     write_config,
 )
 from brimful.units import counted
-from brimful.values import Attempt, Device, EffectiveSetting, Heartbeat, Setting
+from brimful.values import Attempt, AttemptStarted, Device, Heartbeat
 from brimful_inside import wire
 
 HEARTBEAT_S = 1.0
@@ -33,52 +31,40 @@ MEMORY_EVERY_S, MEMORY_EVERY_UNDER_LIMIT_S = 5.0, 0.2
 MEMORY_TIME_SHARE = 0.002
 
 
-@dataclass(frozen=True)
-class Start:
-    """What an attempt is started with."""
-
-    number: int
-    argv: tuple[str, ...]
-    settings: tuple[EffectiveSetting, ...]
-    values: Mapping[str, Setting]  # what brimful.setting(name, default) answers
-    environment: Mapping[str, str]  # added to the user's own
-    device: Device
-    resumed: bool | None
-    host_limit_bytes: int | None
-    # where a script without a flag has a setting's number
-    places: Mapping[str, wire.Place] = field(default_factory=dict)
-
-
 def run_attempt(
-    start: Start,
-    folder: Path,
+    started: AttemptStarted,
+    device: Device,
+    places: Mapping[str, wire.Place],
+    host_limit_bytes: int | None,
     record_folder: Path,
     signals: SignalForwarding,
     show: Show,
     on_heartbeat: Callable[[Heartbeat], None] = lambda _: None,
     terminals: Mapping[str, int] | None = None,
 ) -> Attempt:
-    """Runs the command with its files in `folder` (made here).
+    """Runs the command with its files in its folder of the record (made here). `places`: where a
+    script without a flag has a setting's number.
 
     Raises NoSuchCommand, and DiskFull before anything is started.
     """
-    masking.learn(start.argv, start.values)
-    require_startable(start.argv[0])
-    folder = folder.resolve()
+    # what brimful.setting(name, default) answers
+    values = {row.name: row.effective for row in started.settings if row.effective is not None}
+    masking.learn(started.argv, values)
+    require_startable(started.argv[0])
+    folder = (record_folder / started.folder).resolve()
     config = wire.TrialConfig(
         folder=str(folder),
-        device=start.device.kind,
+        device=device.kind,
         worst_batch=False,
         keep_out=False,
         cut=False,
-        settings=dict(start.values),
-        places=dict(start.places),
+        settings=values,
+        places=dict(places),
         parent_pid=os.getpid(),
     )
     config_path = write_config(config, "what was kept before this attempt, which was not started")
-    environment = environment_with_probe(start.device, start.environment, config_path)
-    course = Course[Heartbeat](HEARTBEAT_S)
-    began_unix_s, heartbeats = time.time(), Heartbeats(folder)
+    environment = environment_with_probe(device, started.environment, config_path)
+    course, heartbeats = Course[Heartbeat](HEARTBEAT_S), Heartbeats(folder)
     with OutputTee(folder, show, terminals) as output:
 
         def heartbeat(seconds: float, host_bytes: int) -> bool:
@@ -88,53 +74,48 @@ def run_attempt(
             on_heartbeat(beat)
             return outcome.waits_for_lost_batch(folder)
 
-        limited = start.host_limit_bytes is not None
+        limited = host_limit_bytes is not None
         watch = Watch(
             heartbeat,
             HEARTBEAT_S,
             MEMORY_EVERY_UNDER_LIMIT_S if limited else MEMORY_EVERY_S,
             memory_time_share=None if limited else MEMORY_TIME_SHARE,
-            host_limit_bytes=start.host_limit_bytes,
+            host_limit_bytes=host_limit_bytes,
             waits_for_leftovers=True,
         )
-        ending = supervise(start.argv, environment, config_path, output, watch, signals)
+        ending = supervise(started.argv, environment, config_path, output, watch, signals)
     reported = gather.of_run(folder)
-    counters = gather.training_counters(reported.reports)
+    # of each rank that has trained; evaluations and set-up are not counted in their times
+    counters = [r.counters for r in reported.reports if r.counters and r.counters.train_s > 0]
     cause = outcome.of_run(ending, reported, tail(folder / "stderr.txt"), signals.outcome)
     kept_files.mask(folder)
-    where = str(folder.relative_to(record_folder.resolve()))
+    fields = outcome.execution_fields(
+        cause, ending, reported, started.folder, _notes(ending, reported)
+    )
     return Attempt(
-        number=start.number,
-        settings=start.settings,
-        argv=start.argv,
-        environment=dict(start.environment),
-        resumed=start.resumed,
+        number=started.number,
+        settings=started.settings,
+        argv=started.argv,
+        environment=started.environment,
+        resumed=started.resumed,
+        started_unix_s=started.started_unix_s,
         steps=reported.steps,
         samples=gather.samples_trained(reported.reports),
-        started_unix_s=began_unix_s,
         output_cut=output.cut,
         course=course.points,
         samples_per_s=gather.training_rate(counters),
         loading_share=gather.training_loading_share(counters),
-        **outcome.execution_fields(cause, ending, reported, where, _notes(ending, reported)),
+        **fields,
     )
 
 
 def _notes(ending: Ending, reported: gather.Reported) -> list[str]:
-    notes = []
-    if "rank" not in reported.roles:
-        notes.append(
-            "no Python process of the command loaded the probe: brimful did not see its steps "
-            "and memory"
-        )
-    if reported.damaged_files:
-        notes.append(
-            f"{counted(reported.damaged_files, 'report')} of its processes are damaged; brimful "
-            "read what it could"
-        )
-    if ending.left_behind:
-        notes.append(
-            f"brimful ended {counted(ending.left_behind, 'process', 'processes')} that the "
-            "command left behind"
-        )
-    return notes
+    notes = {
+        "no Python process of the command loaded the probe: brimful did not see its steps and "
+        "memory": "rank" not in reported.roles,
+        f"{counted(reported.damaged_files, 'report')} of its processes are damaged; brimful read "
+        "what it could": reported.damaged_files,
+        f"brimful ended {counted(ending.left_behind, 'process', 'processes')} that the command "
+        "left behind": ending.left_behind,
+    }
+    return [note for note, is_so in notes.items() if is_so]

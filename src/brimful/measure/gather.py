@@ -62,17 +62,13 @@ def of_run(folder: Path) -> Reported:
     for path in sorted(folder.glob("wire-*.jsonl")):
         events, whole = codec.read_wire_leniently(path)
         if not any(isinstance(event, Report) for event in events):
-            reports, progress = (_snapshot(path, event) for event in ("report", "progress"))
+            latest = [wire.latest_path(str(path), event) for event in ("report", "progress")]
+            reports, progress = (codec.read_wire_leniently(newest)[0] for newest in latest)
             steps = max((event.steps for event in progress), default=0)
             events += [replace(report, steps=max(report.steps, steps)) for report in reports]
         events_by_process.append(events)
         damaged += not whole
     return gathered(events_by_process, damaged)
-
-
-def _snapshot(wire_file: Path, event: str) -> list[Any]:
-    path = Path(wire.latest_path(str(wire_file), event))
-    return codec.read_wire_leniently(path)[0] if path.exists() else []
 
 
 def gathered(events_by_process: Sequence[Sequence[Any]], damaged_files: int = 0) -> Reported:
@@ -86,7 +82,11 @@ def gathered(events_by_process: Sequence[Sequence[Any]], damaged_files: int = 0)
         e.role for events in events_by_process for e in events if isinstance(e, wire.ProcessStarted)
     )
     failures.sort(key=lambda failure: failure.rank)
-    return Reported(last_reports(events_by_process), tuple(failures), roles, damaged_files)
+    # of two processes with one rank (a restart), the one with more steps counts
+    last = [[e for e in events if isinstance(e, Report)][-1:] for events in events_by_process]
+    by_rank = {r.rank: r for r in sorted(chain(*last), key=lambda report: report.steps)}
+    reports = tuple(by_rank[rank] for rank in sorted(by_rank))
+    return Reported(reports, tuple(failures), roles, damaged_files)
 
 
 def role_of(folder: Path, pid: int | str) -> str | None:
@@ -97,16 +97,6 @@ def role_of(folder: Path, pid: int | str) -> str | None:
     except OSError:
         return None
     return next((role for role in ("rank", "worker") if f'"role": "{role}"'.encode() in head), None)
-
-
-def last_reports(events_by_process: Iterable[Sequence[Any]]) -> tuple[Report, ...]:
-    """The last report of each rank, by rank. Of two processes with one rank (a restart), the one
-    with more steps counts.
-    """
-    last = [[e for e in events if isinstance(e, Report)][-1:] for events in events_by_process]
-    by_steps = sorted(chain(*last), key=lambda report: report.steps)
-    by_rank = {report.rank: report for report in by_steps}
-    return tuple(by_rank[rank] for rank in sorted(by_rank))
 
 
 def worst_phases(reports: Sequence[Report]) -> dict[str, PhasePeak]:
@@ -221,13 +211,6 @@ def samples_trained(reports: Sequence[Report]) -> int | None:
     return sum(known) if known and len(known) == len(counts) else None
 
 
-def training_counters(reports: Sequence[Report]) -> list[RunCounters]:
-    """Of each rank of a run that has trained; evaluations and set-up are not counted in their
-    times.
-    """
-    return [r.counters for r in reports if r.counters and r.counters.train_s > 0]
-
-
 def training_rate(counters: Sequence[RunCounters]) -> float | None:
     """Samples per second of all ranks together; None where one of them cannot count."""
     rates = [rank.samples / rank.train_s for rank in counters if rank.samples is not None]
@@ -312,21 +295,22 @@ class Heartbeats:
         None where not known.
         """
         for name, progress in _newest_progress(self.folder, _LOG_BYTES):
-            self._add(name, progress)
+            kept = self._seen.setdefault(name, deque())
+            if not kept or progress.unix_s > kept[-1].unix_s:
+                kept.append(progress)
+            while len(kept) > 2 and kept[1].unix_s < kept[-1].unix_s - WINDOW_S:
+                kept.popleft()
         latest = sorted(
             (kept[-1] for kept in self._seen.values()),
             key=lambda progress: (progress.rank, -progress.steps),
         )
         counters = [progress.counters for progress in latest if progress.counters is not None]
-        loss = next(
-            (
-                (progress.rank, progress.counters)
-                for progress in latest
-                if progress.counters and progress.counters.loss is not None
-            ),
-            None,
-        )
-        lately = self._lately()
+        # of the first rank that knows one
+        known = [p for p in latest if p.counters and p.counters.loss is not None]
+        rank, counted = (known[0].rank, known[0].counters) if known else (None, None)
+        # of each rank that trains within the window; since it began where it did not train in it
+        pairs = [(kept[0].counters, kept[-1].counters) for kept in self._seen.values()]
+        lately = [_since(first, last) for first, last in pairs if last and last.train_s > 0]
         free, total = host.free_bytes(), host.total_bytes()
         newest = max(latest, key=lambda progress: progress.unix_s, default=None)
         return Heartbeat(
@@ -336,8 +320,8 @@ class Heartbeats:
             ranks=len(counters),
             samples_per_s=training_rate(lately),
             loading_share=training_loading_share(lately),
-            loss=loss[1].loss if loss else None,
-            loss_rank=loss[0] if loss and not loss[1].loss_is_of_all_ranks else None,
+            loss=counted.loss if counted else None,
+            loss_rank=None if counted and counted.loss_is_of_all_ranks else rank,
             allocated_bytes=most(progress.allocated_bytes for progress in counters),
             reserved_bytes=most(progress.reserved_bytes for progress in counters),
             process_tree_host_bytes=host_bytes,
@@ -346,20 +330,6 @@ class Heartbeats:
             retry_streak=max((progress.retry_streak for progress in counters), default=0),
             rates_over_s=max((rank.train_s for rank in lately), default=None),
         )
-
-    def _add(self, name: str, progress: wire.Progress) -> None:
-        kept = self._seen.setdefault(name, deque())
-        if not kept or progress.unix_s > kept[-1].unix_s:
-            kept.append(progress)
-        while len(kept) > 2 and kept[1].unix_s < kept[-1].unix_s - WINDOW_S:
-            kept.popleft()
-
-    def _lately(self) -> list[RunCounters]:
-        """What each rank that trains counted within the window; since it began where it did not
-        train in the window.
-        """
-        pairs = ((kept[0].counters, kept[-1].counters) for kept in self._seen.values())
-        return [_since(first, last) for first, last in pairs if last and last.train_s > 0]
 
 
 def _since(first: RunCounters | None, last: RunCounters) -> RunCounters:

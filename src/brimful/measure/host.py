@@ -46,10 +46,7 @@ def cores() -> int:
 
 def allowed_cores() -> list[int]:
     """The numbers of those that this process may use, by affinity."""
-    try:
-        return sorted(os.sched_getaffinity(0))
-    except AttributeError:  # not on macOS and Windows
-        return list(range(os.cpu_count() or 1))
+    return sorted(os.sched_getaffinity(0))
 
 
 def physical_cores() -> int:

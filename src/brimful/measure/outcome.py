@@ -21,7 +21,7 @@ from brimful.measure.output import tail
 from brimful.measure.supervisor import Ending, Stop
 from brimful.outcomes import EXHAUSTED, OUT_OF_MEMORY
 from brimful.units import format_bytes
-from brimful.values import Failure, Outcome, Report
+from brimful.values import Failure, Outcome
 from brimful_inside import wire
 from brimful_inside.simulator.oom_patterns import (
     CONSEQUENCE,
@@ -117,7 +117,10 @@ def of_run(
         # the script gave up over it
         fatal = next((f for f in caught if f.failure.step >= reported.steps), None)
     if fatal is not None:
-        return Cause(_kind(fatal.failure, reported.reports), fatal)
+        on_host = all(report.device == "cpu" for report in reported.reports)
+        missing = Outcome.OUT_OF_HOST_MEMORY if on_host else Outcome.OUT_OF_DEVICE_MEMORY
+        otherwise = missing if is_for_memory(fatal.failure) else Outcome.CRASHED
+        return Cause(_MEMORY_KINDS.get(fatal.failure.kind, otherwise), fatal)
     return _from_outside(ending, stderr_tail) or Cause(
         Outcome.CRASHED, next(iter(reported.failures), None)
     )
@@ -207,8 +210,10 @@ def _exhausted(fatal: RankFailure | None, stderr_tail: str) -> Cause | None:
     if failure is None or follows(failure):
         printed = match_exhausted("", stderr_tail)
         kind = kind_of(printed) if printed else kind
-    if kind == DISK and failure is not None and _is_of_shared_memory(failure):
-        kind = SHARED
+    if kind == DISK and failure is not None and _IN_SHARED_MEMORY.search(failure.traceback):
+        # by the size of the mount, where the words do not say which disk was full
+        total, free = host.shm_bytes() or 0, host.shm_free_bytes() or 0
+        kind = SHARED if total < _SMALL_BYTES or free < total * _FULL_SHARE else DISK
     words = f"{failure.traceback}{failure.message}" if failure else stderr_tail
     if kind == PROCESSES and "[Errno 11]" in words and not _STARTS.search(words):
         return None  # another process holds a lock
@@ -216,13 +221,6 @@ def _exhausted(fatal: RankFailure | None, stderr_tail: str) -> Cause | None:
     if outcome is None or outcome not in EXHAUSTED:
         return None
     return Cause(outcome, fatal, _SENTENCES[outcome](failure.message if failure else stderr_tail))
-
-
-def _is_of_shared_memory(failure: Failure) -> bool:
-    """By the size of the mount, where the words do not say which disk was full."""
-    total, free = host.shm_bytes() or 0, host.shm_free_bytes() or 0
-    small = total < _SMALL_BYTES or free < total * _FULL_SHARE
-    return small and _IN_SHARED_MEMORY.search(failure.traceback) is not None
 
 
 def _of_shared_memory(message: str) -> str:
@@ -278,12 +276,6 @@ def waits_for_lost_batch(folder: Path) -> bool:
         return False
     printed = match_exhausted("", tail(folder / "stderr.txt"))
     return printed is not None and printed.kind in _HANDED_OVER_BY
-
-
-def _kind(failure: Failure, reports: Sequence[Report]) -> Outcome:
-    on_host = all(report.device == "cpu" for report in reports)
-    missing = Outcome.OUT_OF_HOST_MEMORY if on_host else Outcome.OUT_OF_DEVICE_MEMORY
-    return _MEMORY_KINDS.get(failure.kind, missing if is_for_memory(failure) else Outcome.CRASHED)
 
 
 def _after_measured(failure: Failure) -> str:

@@ -151,13 +151,12 @@ class MemorySampler:
             self._resident_bytes = self._tree.resident_bytes()
             self._room_bytes = max(0, self._limit_bytes - self.latest_bytes)
         if due:
-            self._next_s = now_s + self._pause_s(now_s, time.monotonic() - began_s)
-
-    def _pause_s(self, now_s: float, took_s: float) -> float:
-        if self._time_share is None:
-            return self._every_s
-        self._began_s = now_s if self._began_s is None else self._began_s
-        return min(max(self._every_s, took_s / self._time_share), now_s - self._began_s)
+            pause_s = self._every_s
+            if self._time_share is not None:
+                self._began_s = now_s if self._began_s is None else self._began_s
+                took_s = time.monotonic() - began_s
+                pause_s = min(max(pause_s, took_s / self._time_share), now_s - self._began_s)
+            self._next_s = now_s + pause_s
 
 
 def _alive(process: psutil.Process) -> bool:

@@ -62,28 +62,25 @@ class _Messages:
     """Lines of JSON over a socket."""
 
     def __init__(self, end: socket.socket):
-        self._end = end
+        self.end = end
         self._received = b""
 
     def send(self, said: Mapping[str, Any]) -> None:
-        self._end.sendall(json.dumps(said).encode() + b"\n")
+        self.end.sendall(json.dumps(said).encode() + b"\n")
 
     def next(self, timeout_s: float | None) -> dict[str, Any] | None:
         """The next message; None where none came in that time. Raises OSError where the other end
         is gone.
         """
         while b"\n" not in self._received:
-            if not select.select([self._end], [], [], timeout_s)[0]:
+            if not select.select([self.end], [], [], timeout_s)[0]:
                 return None
-            came = self._end.recv(1 << 16)
+            came = self.end.recv(1 << 16)
             if not came:
                 raise ConnectionError
             self._received += came
         line, self._received = self._received.split(b"\n", 1)
         return json.loads(line)
-
-    def close(self) -> None:
-        self._end.close()
 
 
 class SharedImports:
@@ -183,7 +180,7 @@ class SharedImports:
 
     def close(self) -> None:
         if self._messages is not None:
-            self._messages.close()  # at which the process ends
+            self._messages.end.close()  # at which the process ends
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_END_S)

@@ -109,7 +109,15 @@ def _behind(launcher: str, python: str, words: list[str]) -> tuple[tuple[str, ..
             return (*start, word, *words), environment
         if name == "no_python":
             start = []
-        elif _takes_a_value(launcher, word, name):
+        elif launcher not in _FLAGS and name not in _ACCELERATE_FLAGS | _ACCELERATE_VALUES:
+            raise UsageError(
+                problem=f"accelerate launch {word}",
+                explanation="only accelerate's launcher knows what that does, and one rank alone "
+                "is started without it",
+                suggestion="leave out --as-rank, so that all ranks are started; or give the "
+                "script that option itself",
+            )
+        elif name not in _FLAGS.get(launcher, _ACCELERATE_FLAGS):
             value = value if equals or not words else words.pop(0)
             if name == "mixed_precision":
                 environment["ACCELERATE_MIXED_PRECISION"] = value
@@ -118,17 +126,3 @@ def _behind(launcher: str, python: str, words: list[str]) -> tuple[tuple[str, ..
         "there is nothing to start",
         "name it behind the launcher's options",
     )
-
-
-def _takes_a_value(launcher: str, word: str, name: str) -> bool:
-    if launcher in _FLAGS:
-        return name not in _FLAGS[launcher]
-    if name not in _ACCELERATE_FLAGS | _ACCELERATE_VALUES:
-        raise UsageError(
-            problem=f"accelerate launch {word}",
-            explanation="only accelerate's launcher knows what that does, and one rank alone is "
-            "started without it",
-            suggestion="leave out --as-rank, so that all ranks are started; or give the script "
-            "that option itself",
-        )
-    return name in _ACCELERATE_VALUES

@@ -188,19 +188,14 @@ class SignalForwarding:
     def receive(self, number: int, frame: object = None) -> None:
         """Called by Python between two of its own steps, whatever the main thread does."""
         if number in _ENDING:
-            self._note_end(number)
+            grace_s, outcome = self._grace_s, Outcome.TERMINATED
+            if number == signal.SIGINT:
+                self._interrupts, outcome = self._interrupts + 1, Outcome.INTERRUPTED
+                grace_s = (grace_s, min(HARDER_S, grace_s), 0.0)[min(self._interrupts, 3) - 1]
+            self.outcome = self.outcome or outcome
+            self.deadline_s = min(self.deadline_s, self._clock() + grace_s)
         if self._send is not None:
             self._send(number)
-
-    def _note_end(self, number: int) -> None:
-        grace_s = self._grace_s
-        if number == signal.SIGINT:
-            self._interrupts += 1
-            grace_s = (grace_s, min(HARDER_S, grace_s), 0.0)[min(self._interrupts, 3) - 1]
-        self.outcome = self.outcome or (
-            Outcome.INTERRUPTED if number == signal.SIGINT else Outcome.TERMINATED
-        )
-        self.deadline_s = min(self.deadline_s, self._clock() + grace_s)
 
 
 def send_to_group(leader_pid: int, folder: Path, number: int) -> None:

@@ -59,12 +59,18 @@ def run_trial(
     the outcome `interrupted`. Raises NoSuchCommand, UsageError for an open placeholder, DiskFull
     when nothing can be written.
     """
-    argv, of_launcher = _words(trial)
+    argv, device, of_launcher = fill(trial.command, trial.settings), trial.device, {}
+    if device.ranks is not None and device.as_rank is not None:
+        # one rank is started without its launcher, with what that would add to its environment
+        argv, of_launcher = single_rank.without_launcher(argv)
+        of_launcher |= single_rank.alone_environment(device.ranks, device.as_rank, device.cards)
     masking.learn(argv, trial.settings)
     require_startable(argv[0])
     config = config_of(trial, folder.resolve(), scans)
     config_path = write_config(config, _KEPT)
-    variables = {**environment(trial, config_path), **of_launcher}
+    # a trial leaves no trace; caches that are there are still read
+    added = {**trial.command.environment, **trial.environment, "PYTHONDONTWRITEBYTECODE": "1"}
+    variables = {**environment_with_probe(trial.device, added, config_path), **of_launcher}
     start = None
     if imports is not None and trial.device.kind == "imaginary":
         start = functools.partial(imports.fork, config, argv, variables, trial.time_limit_s)
@@ -89,7 +95,8 @@ def run_trial(
 
 def config_of(trial: Trial, folder: Path, scans: Sequence[Path] = ()) -> wire.TrialConfig:
     """What the child has to do for this trial."""
-    imaginary = trial.device.kind == "imaginary"
+    imaginary, audits = trial.device.kind == "imaginary", trial.kind is TrialKind.AUDIT
+    eval_batches = AUDITED_EVAL_BATCHES if audits and not imaginary else wire.EVAL_BATCHES
     return wire.TrialConfig(
         folder=str(folder),
         device=trial.device.kind,
@@ -100,15 +107,12 @@ def config_of(trial: Trial, folder: Path, scans: Sequence[Path] = ()) -> wire.Tr
         steps=trial.steps,
         warmup_steps=trial.warmup_steps,
         see_eval=trial.see_eval,
-        eval_batches=_eval_batches(trial),
+        eval_batches=wire.NO_LIMIT if trial.steps == wire.NO_LIMIT else eval_batches,
         trace=imaginary and trial.kind is not TrialKind.SPEED,
         what_if=list(trial.what_ifs),
         measure_host_memory=_slowed(trial),
         worst_batch=(not trial.as_drawn or (trial.largest_at, trial.sorted_batches) != (None, None))
-        and (
-            trial.kind in (TrialKind.TRACE, TrialKind.MEMORY)
-            or (trial.kind is TrialKind.AUDIT and imaginary)
-        ),
+        and (trial.kind in (TrialKind.TRACE, TrialKind.MEMORY) or (audits and imaginary)),
         largest_at=trial.largest_at,
         sorted_batches=trial.sorted_batches,
         settles_after=trial.settles_after,
@@ -116,7 +120,7 @@ def config_of(trial: Trial, folder: Path, scans: Sequence[Path] = ()) -> wire.Tr
         stop_after_samples=trial.stop_after_samples,
         stop_after_passes=trial.stop_after_passes,
         scans=[str(path.resolve()) for path in scans],
-        audits=trial.kind is TrialKind.AUDIT,
+        audits=audits,
         noise=trial.kind is TrialKind.NOISE,
         settings=dict(trial.settings),
         time_loader=trial.time_loader,
@@ -126,22 +130,6 @@ def config_of(trial: Trial, folder: Path, scans: Sequence[Path] = ()) -> wire.Tr
     )
 
 
-def _eval_batches(trial: Trial) -> int:
-    if trial.steps == wire.NO_LIMIT:
-        return wire.NO_LIMIT
-    timed = trial.kind is TrialKind.AUDIT and trial.device.kind != "imaginary"
-    return AUDITED_EVAL_BATCHES if timed else wire.EVAL_BATCHES
-
-
-def environment(trial: Trial, config_path: Path) -> dict[str, str]:
-    """The child's environment: the user's, the command's and the trial's additions, the probe."""
-    variables = environment_with_probe(
-        trial.device, {**trial.command.environment, **trial.environment}, config_path
-    )
-    # a trial leaves no trace; caches that are there are still read
-    return {**variables, "PYTHONDONTWRITEBYTECODE": "1"}
-
-
 def failure_text(result: TrialResult, record_folder: Path) -> str:
     """The traceback that the script reported, else the tail of its standard error."""
     return (
@@ -149,18 +137,6 @@ def failure_text(result: TrialResult, record_folder: Path) -> str:
         if result.failure
         else tail(record_folder / result.folder / "stderr.txt")
     )
-
-
-def _words(trial: Trial) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The command, and what its launcher would add to the environment where one rank is started
-    without it.
-    """
-    argv, device = fill(trial.command, trial.settings), trial.device
-    if device.ranks is None or device.as_rank is None:
-        return argv, {}
-    argv, of_launcher = single_rank.without_launcher(argv)
-    alone = single_rank.alone_environment(device.ranks, device.as_rank, device.cards)
-    return argv, {**of_launcher, **alone}
 
 
 def _slowed(trial: Trial) -> bool:
@@ -194,18 +170,13 @@ def _a_rank_is_without_the_probe(folder: Path) -> bool:
     return not ranks and time.time() - min(path.stat().st_mtime for path in failed) > _PATIENCE_S
 
 
-def _probe_error(folder: Path) -> str | None:
-    """Why a process could not load the probe (an older Python, say): the last line of what its
-    bootstrap wrote.
-    """
-    texts = (tail(path).strip() for path in sorted(folder.glob("probe-error-*.txt")))
-    return next((text.splitlines()[-1].strip() for text in texts if text), None)
-
-
 def _result(trial: Trial, folder: Path, record_folder: Path, ending: Ending) -> TrialResult:
     reported = gather.of_trial(folder)
     reports = reported.reports
-    cause = outcome.of_trial(ending, reported, tail(folder / "stderr.txt"), _probe_error(folder))
+    # why a process could not load the probe (an older Python, say), as its bootstrap wrote it
+    texts = (tail(path).strip() for path in sorted(folder.glob("probe-error-*.txt")))
+    probe_error = next((text.splitlines()[-1].strip() for text in texts if text), None)
+    cause = outcome.of_trial(ending, reported, tail(folder / "stderr.txt"), probe_error)
     timed = cause.outcome is not Outcome.INTERRUPTED and not _slowed(trial)
     return TrialResult(
         trial=trial,

@@ -152,16 +152,23 @@ class RunStarted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttemptStarted:
-    """One start of the command in a run, before its end is known."""
+class _Start:
+    """What is known of an attempt from its start on."""
 
     number: int  # from 1
     settings: tuple[EffectiveSetting, ...]
     argv: tuple[str, ...]
     environment: dict[str, str] = field(default_factory=dict)  # added to the user's own
-    resumed: bool | None  # as in `Attempt`
-    folder: str  # relative to the record
+    # whether it got the words that resume from a checkpoint; None: a first attempt
+    resumed: bool | None
     started_unix_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptStarted(_Start):
+    """One start of the command in a run, before its end is known."""
+
+    folder: str  # relative to the record
     pid: int  # of brimful
 
 
@@ -190,18 +197,11 @@ class Heartbeat:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attempt(Execution):
+class Attempt(_Start, Execution):
     """One start of the command in a run, to its end."""
 
-    number: int  # from 1
-    settings: tuple[EffectiveSetting, ...]
-    argv: tuple[str, ...]
-    environment: dict[str, str]  # added to the user's own
-    # whether it got the words that resume from a checkpoint; None: a first attempt
-    resumed: bool | None
     steps: int  # of the rank that came furthest
     samples: int | None = None  # trained on, over all ranks; None where not known
-    started_unix_s: float
     output_cut: str | None = None  # why a part of its output is not in the record
     course: tuple[Heartbeat, ...] = ()  # evenly over its time, some hundred at most
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from brimful.decide.loading import Host
 from brimful.errors import NoSuchDevice, UsageError
 from brimful.measure import accelerators, host
-from brimful.measure.gpus import all_gpus, custom_gpu, find_gpu, loaded_at_once, others_named
+from brimful.measure.gpus import CARDS, custom_gpu, find_gpu, loaded_at_once, others_named
 from brimful.measure.gpus.calibrations import calibrated, find_calibrated
 from brimful.units import counted, format_bytes, parse_budget, parse_link
 from brimful.values import (
@@ -85,7 +85,7 @@ def cards(request: CardRequest, home: Path | None = None) -> tuple[Cards, ...]:
     for part in names.split(",") if names else ():
         name, counts, machines = _counted(part.strip(), names)
         if gpu and name == ALL:
-            kinds = [calibrated(kind, home) for kind in all_gpus()]
+            kinds = [calibrated(kind, home) for kind in CARDS]
         else:
             kinds = [find_calibrated(name, home) if gpu else custom_gpu(name)]
         for kind, count in product(kinds, counts or (_in_each(ranks),)):

@@ -25,7 +25,7 @@ from brimful.decide.run.smaller_batch_size import (
     next_smaller,
 )
 from brimful.errors import DiskFull, UsageError
-from brimful.measure.attempt import Start, run_attempt
+from brimful.measure.attempt import run_attempt
 from brimful.measure.outcome import is_final
 from brimful.measure.supervisor import GRACE_S, SignalForwarding
 from brimful.outcomes import EXHAUSTED, OUT_OF_MEMORY, OUTCOMES, remedy
@@ -314,31 +314,17 @@ def _attempt(going: _Going, signals: SignalForwarding) -> Attempt:
     resume_words = going.started.resume_words
     again = number > 1 or going.started.goes_on is not None
     command = commands.resuming(going.command, resume_words if again else ())
-    values = values_in_force(going.rows)
-    start = Start(
+    started = AttemptStarted(
         number=number,
-        argv=commands.fill(command, values),
         settings=going.rows,
-        values=values,
+        argv=commands.fill(command, values_in_force(going.rows)),
         environment={**going.command.environment, **going.environment},
-        device=going.chosen.device,
         resumed=bool(resume_words) if again else None,
-        host_limit_bytes=going.started.host_limit_bytes,
-        places=going.command.places,
+        folder=f"attempt-{number:03d}",
+        started_unix_s=time.time(),
+        pid=os.getpid(),
     )
-    folder = going.session.writer.attempt_folder(number)
-    going.keep(
-        AttemptStarted(
-            number=number,
-            settings=going.rows,
-            argv=start.argv,
-            environment=dict(start.environment),
-            resumed=start.resumed,
-            folder=folder.name,
-            started_unix_s=time.time(),
-            pid=os.getpid(),
-        )
-    )
+    going.keep(started)
     going.watcher.attempt_started(number, going.rows)
     pressure = MemoryPressure()
 
@@ -348,8 +334,10 @@ def _attempt(going: _Going, signals: SignalForwarding) -> Attempt:
             going.note(advice)
 
     attempt = run_attempt(
-        start,
-        folder,
+        started,
+        going.chosen.device,
+        going.command.places,
+        going.started.host_limit_bytes,
         going.session.folder,
         signals,
         going.watcher.output,

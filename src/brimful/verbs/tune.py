@@ -10,7 +10,7 @@ from brimful.decide.memory.search_traced import NOT_FOLLOWED
 from brimful.decide.run.settings import BATCH_SIZE, EVAL_BATCH_SIZE, WORKERS
 from brimful.decide.speed.predicted import rates_of
 from brimful.decide.tune.learning import soonest, with_speeds
-from brimful.decide.tune.plan import Choice, Numbers, make_plan
+from brimful.decide.tune.plan import make_plan
 from brimful.decide.tune.sizes import sizes_to_show
 from brimful.errors import CUT_SHORT, UsageError
 from brimful.show.text import limited_text
@@ -240,8 +240,13 @@ def _plan(
         goal,
         trials.command,
         trials.session.results,
-        Choice(trials.settings_at(choice.batch_size), why, requested),
-        Numbers(peak is not None, Source.PREDICTED, estimate_of(peak), choice.samples_per_s),
+        trials.settings_at(choice.batch_size),
+        why,
+        requested,
+        verified=peak is not None,
+        measured=False,
+        peak_bytes=estimate_of(peak),
+        samples_per_s=choice.samples_per_s,
         **more,
     )
 
@@ -268,7 +273,7 @@ def _largest_so_far(
     size = choice.batch_size
     ended = view.trials.session.ended_early(stop)
     warnings = tune_plan.partial_advice(ended, f"batch size {size:,}, which was traced and fits")
-    return _plan(view, goal, asked, choice, peaks[size], partial=ended, warnings=warnings)
+    return _plan(view, goal, asked, choice, peaks[size], partial=ended, warnings=tuple(warnings))
 
 
 def _confirm(view: CardView, size: int) -> PeakEstimate | None:

@@ -14,7 +14,7 @@ from brimful.decide.speed.turns import BUSY
 from brimful.decide.tune.learning import in_batch_sizes
 from brimful.decide.tune.learning_rate import learning_rate_advice, users_rate
 from brimful.decide.tune.objective import fits_budget, peak_bytes
-from brimful.decide.tune.plan import Choice, Numbers, make_plan
+from brimful.decide.tune.plan import make_plan
 from brimful.decide.tune.problem import SearchResult, turns_text
 from brimful.decide.tune.sizes import tried_sizes
 from brimful.outcomes import OUT_OF_MEMORY
@@ -158,33 +158,27 @@ def plan_of(
     stays = bool(result.own_runs) and result.own_runs[0] is result.chosen_runs[0]
     speed = _speed(result.chosen_runs[-turns:])
     evaluated = ", evaluation included" if confirmed.trial.see_eval else ""
-    choice = Choice(
+    return make_plan(
+        task.objective,
+        command,
+        session.results,
         {**task.settings, **result.chosen} | following(task.start.command, task.settings, size),
         _why(task, result, replace(room, warnings=warnings)),
-        requested=({BATCH_SIZE: asked} if asked else {}) | dict(task.defaults),
-        environment=result.environment,
-    )
-    numbers = Numbers(
+        ({BATCH_SIZE: asked} if asked else {}) | dict(task.defaults),
         verified=fits_budget(confirmed, budget),
-        peak=Estimate(peak, Source.MEASURED, note=f"{budget.memory} memory{evaluated}")
+        environment=result.environment,
+        peak_bytes=Estimate(peak, Source.MEASURED, note=f"{budget.memory} memory{evaluated}")
         if peak
         else None,
-        speed=speed,
-        baseline_speed=speed if stays else _speed(result.own_runs[-turns:]),
+        samples_per_s=speed,
+        baseline_samples_per_s=speed if stays else _speed(result.own_runs[-turns:]),
         gain=Estimate(
             1 + gain.middle, Source.MEASURED, 1 + gain.low, 1 + gain.high, turns_text(gain)
         )
         if gain
         else None,
-    )
-    return make_plan(
-        task.objective,
-        command,
-        session.results,
-        choice,
-        numbers,
         partial=end.partial,
-        warnings=[
+        warnings=(
             *partial_advice(end.partial, "your own settings" if stays else "the best so far"),
             *task.noted,
             *placed,
@@ -192,7 +186,7 @@ def plan_of(
             *_noise_advice(result),
             *warnings,
             *rate_advice(confirmed, asked, size, task.noise_scale),
-        ],
+        ),
         sizes=_sizes(session, task, result, memory),
     )
 

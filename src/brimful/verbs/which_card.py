@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from brimful.decide.memory.bracket import run_search, upper_limit
+from brimful.decide.memory.bracket import Bracket, run_search, upper_limit
 from brimful.decide.memory.fit import Replayer
+from brimful.decide.memory.known_traces import TracedSizes
 from brimful.decide.memory.search_traced import (
     Extrapolated,
     Traced,
@@ -179,7 +180,8 @@ def _trace(group: _Group) -> None:
     first, multiple_of = first_that_trains(trials, group.asked)
     group.multiple_of, limits = multiple_of, trials.limits()
     if trials.in_batches:
-        steps = first_traces(view.card, limits, first, multiple_of, group.asked)
+        known = TracedSizes(view.card, Bracket(limits, multiple_of))
+        steps = first_traces(known, first, group.asked)
     else:
         steps = search_largest(view.card, limits, first, multiple_of, unknown=trials.unknown)
     run_search(steps, view.traced)

@@ -28,6 +28,7 @@ def line(prediction: Prediction, command: Command = FLAG, is_open: bool = False)
 
 def test_a_size_that_was_asked_for_and_fits_is_tuned_next() -> None:
     assert line(fits()) == "brimful tune -- python train.py --batch-size 64"
+    assert line(fits(), INSIDE) == "brimful tune --set batch_size=64 -- python train.py"
 
 
 def test_where_the_size_was_left_open_the_knee_is_taken_and_the_largest_where_none_is_known() -> (
@@ -53,11 +54,6 @@ def test_where_the_size_does_not_fit_the_largest_that_does_is_named() -> None:
     value = replace(value, what_if=None)
     assert line(value) == "python train.py --batch-size 1713"
     assert line(replace(value, largest_batch_size=None)) is None
-
-
-def test_a_size_that_was_asked_for_is_in_the_line_where_the_script_has_no_flag_for_it() -> None:
-    asked = "brimful tune --set batch_size=64 -- python train.py"
-    assert line(fits(), INSIDE) == asked
 
 
 def test_an_accumulation_that_was_advised_stays_in_what_comes_next() -> None:

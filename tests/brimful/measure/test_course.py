@@ -14,10 +14,3 @@ def test_a_course_has_some_hundred_points_over_the_whole_time_however_long_it_is
     assert (times[0], times[-1]) == (1, 10_000)
     gaps = {later - earlier for earlier, later in itertools.pairwise(times[1:-1])}
     assert max(gaps) <= 2 * min(gaps), "evenly"
-
-
-def test_points_that_come_too_soon_are_left_out_but_for_the_last():
-    course = Course[str](1.0)
-    for seconds, point in ((0.0, "a"), (0.5, "b"), (0.9, "c"), (1.2, "d"), (1.3, "e")):
-        course.add(seconds, point)
-    assert course.points == ("a", "d", "e")

@@ -36,7 +36,7 @@ def peak(device: int | None, host: int | None, **more) -> PhasePeak:
 def test_the_last_report_of_each_rank_counts_and_of_a_restarted_rank_the_process_with_more_steps(
     by_process, ranks_and_steps
 ):
-    assert [(r.rank, r.steps) for r in gather.last_reports(by_process)] == ranks_and_steps
+    assert [(r.rank, r.steps) for r in gather.gathered(by_process).reports] == ranks_and_steps
 
 
 def test_samples_per_second_are_summed_over_ranks_and_leave_the_warm_up_out():

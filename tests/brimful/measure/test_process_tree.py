@@ -117,14 +117,6 @@ class FakeTree:
         return self.resident
 
 
-def test_a_tree_is_sampled_now_and_then_where_it_has_room():
-    tree = FakeTree()
-    sampler = MemorySampler(tree, None, every_s=1.0)
-    for now_s in (0.0, 0.5, 0.9, 1.1):
-        sampler.poll(now_s)
-    assert tree.sampled == 2
-
-
 def test_with_a_share_of_the_time_early_samples_come_sooner():
     tree = FakeTree()
     sampler = MemorySampler(tree, None, every_s=5.0, time_share=0.5)

@@ -146,31 +146,26 @@ def test_trials_import_once_and_have_all_else_for_themselves(commands, tmp_path,
     }
 
 
-def test_a_forked_trial_writes_the_trace_of_one_that_is_not(commands, tmp_path):
-    (tmp_path / "trains.py").write_text(TRAINING)
-    traces = []
-    for size, imports in ((4, True), (16, True), (16, False)):
-        result = commands.run(size, "trains.py", imports=imports)[0]
-        assert result.outcome is Outcome.COMPLETED and result.reports[0].phases.keys() >= {
-            "train",
-            "eval",
-        }
-        traces.append(commands.trace(result))
-    assert traces[1] == traces[2] != traces[0]
-    with_workers = commands.run(16, "trains.py", environment={"WORKERS": "1"})[0]
-    assert with_workers.outcome is Outcome.COMPLETED
-    assert commands.trace(with_workers) == traces[1]
-
-
-def test_trials_that_see_no_evaluation_share_their_imports_with_those_that_do(commands, tmp_path):
+def test_forked_trials_write_the_traces_of_those_that_are_not_and_share_their_imports(
+    commands, tmp_path
+):
     (tmp_path / "trains.py").write_text(TRAINING)
     imported, traces = set(), []
-    for sees, imports in ((True, True), (False, True), (False, False)):
-        result = commands.run(16, "trains.py", imports=imports, see_eval=sees)[0]
+    for size, imports, sees in (
+        (4, True, True),
+        (16, True, True),
+        (16, True, False),
+        (16, False, True),
+        (16, False, False),
+    ):
+        result = commands.run(size, "trains.py", imports=imports, see_eval=sees)[0]
         assert result.outcome is Outcome.COMPLETED and ("eval" in result.reports[0].phases) == sees
         imported |= {commands.imports._process.pid}
         traces.append(commands.trace(result))
-    assert len(imported) == 1 and traces[1] == traces[2] != traces[0]
+    assert len(imported) == 1 and traces[1:3] == traces[3:] and len(set(traces)) == 3
+    with_workers = commands.run(16, "trains.py", environment={"WORKERS": "1"})[0]
+    assert with_workers.outcome is Outcome.COMPLETED
+    assert commands.trace(with_workers) == traces[1]
 
 
 def test_trials_on_different_cards_share_their_imports_and_each_sees_its_own(commands, tmp_path):
@@ -179,8 +174,6 @@ def test_trials_on_different_cards_share_their_imports_and_each_sees_its_own(com
     for name, imports in (
         ("t4", True),
         ("h100", True),
-        ("t4", True),
-        ("t4", False),
         ("h100", False),
     ):
         device = Device("imaginary", f"{name} (imaginary)", find_gpu(name))
@@ -209,19 +202,20 @@ def test_the_rank_of_a_launcher_is_forked_without_it_from_the_second_trial_on(co
     (tmp_path / "launched.py").write_text(LAUNCHED)
     launch = (sys.executable, "-m", "accelerate.commands.launch", "--mixed_precision", "fp16")
     seen, traces = [], []
-    for size, imports, words in (
-        (8, True, ()),
-        (16, True, ()),
-        (16, False, ()),
-        (16, True, ("--num_cpu_threads_per_process", "1")),
+    for size, imports in (
+        (8, True),
+        (16, True),
+        (16, False),
     ):
-        result, _ = commands.run(size, "launched.py", imports=imports, launch=(*launch, *words))
+        result, _ = commands.run(size, "launched.py", imports=imports, launch=launch)
         assert result.outcome is Outcome.COMPLETED, result.failure
         output = (tmp_path / "record" / result.folder / "stdout.txt").read_text()
         seen.append((json.loads(output.splitlines()[0]), imports and commands.imports.forked))
         traces.append(commands.trace(result))
-    assert [forked for _, forked in seen] == [False, True, False, False], (
-        "the last has other words before the script"
+    assert [forked for _, forked in seen] == [False, True, False]
+    other = (*launch, "--num_cpu_threads_per_process", "1", str(tmp_path / "launched.py"), "16")
+    assert commands.imports._launched.rank(other, {}) == (other, {}), (
+        "other words before the script"
     )
     assert traces[1] == traces[2] != traces[0]
     assert seen[1][0]["argv"] == seen[2][0]["argv"] and {one["mixed"] for one, _ in seen} == {
@@ -243,12 +237,9 @@ def test_what_starts_several_ranks_or_is_no_launcher_is_not_started_without_it(c
         ((*torchrun, "1"), "rank.py"),
         ((sys.executable,), "starts.py"),
     ):
-        for size in (1, 2):
-            result, _ = commands.run(size, script, launch=launch)
-            assert (result.outcome, result.exit_code) == (Outcome.NO_STEP, 0), result.failure
-            assert commands.imports._launched is None
-            if launch[0:-1] == torchrun:
-                assert not commands.imports.forked
+        result, _ = commands.run(1, script, launch=launch)
+        assert (result.outcome, result.exit_code) == (Outcome.NO_STEP, 0), result.failure
+        assert commands.imports._launched is None
 
 
 def test_a_forked_trial_ends_with_the_exit_code_or_signal_of_its_own(commands, tmp_path):
@@ -275,10 +266,8 @@ def test_a_library_that_starts_a_thread_or_asks_for_the_card_is_imported_by_each
     commands, tmp_path, text
 ):
     (tmp_path / "site-packages" / "heavy_library.py").write_text(LIBRARY + text)
-    for _ in range(2):
-        seen = commands.run(8)[1]
-        assert seen["imported"] == seen["pid"]
-    assert not commands.imports.forked
+    seen = commands.run(8)[1]
+    assert seen["imported"] == seen["pid"] and not commands.imports.forked
 
 
 def test_what_a_forked_trial_leaves_behind_is_ended(commands, tmp_path):

@@ -8,7 +8,6 @@ import sys
 import textwrap
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -18,10 +17,10 @@ from brimful.errors import DiskFull, NoSuchCommand
 from brimful.measure import supervisor
 from brimful.measure import trial as module
 from brimful.measure.gpus import find_gpu
+from brimful.measure.supervisor import environment_with_probe
 from brimful.measure.trial import (
     _a_rank_is_without_the_probe,
     config_of,
-    environment,
     failure_text,
     run_trial,
 )
@@ -82,7 +81,9 @@ def test_a_file_that_no_machine_can_run_is_refused_with_the_systems_words(tmp_pa
 
 def test_output_and_error_stream_are_kept_in_the_record(tmp_path):
     result = run(
-        tmp_path, "import sys; print('to out'); sys.stderr.write('KeyError: 37'); sys.exit(3)"
+        tmp_path,
+        "import os, sys; print(os.environ['A']); sys.stderr.write('KeyError: 37'); sys.exit(3)",
+        environment={"A": "to out"},
     )
     folder = tmp_path / "record" / result.folder
     assert (folder / "stdout.txt").read_text() == "to out\n"
@@ -90,7 +91,7 @@ def test_output_and_error_stream_are_kept_in_the_record(tmp_path):
     assert (result.outcome, result.exit_code) == (Outcome.CRASHED, 3)
 
 
-@pytest.mark.parametrize("options", [["-I"], ["-E"], ["-S"]])
+@pytest.mark.parametrize("options", [["-I"], ["-S"]])
 def test_a_python_that_reads_no_environment_does_not_load_the_probe(tmp_path, options):
     result = run(tmp_path, "print('trained')", python=(sys.executable, *options))
     assert result.outcome is Outcome.PROBE_NOT_LOADED
@@ -136,13 +137,6 @@ def test_a_probe_that_cannot_be_installed_is_not_called_a_script_that_does_not_t
     assert "could not load its probe" in result.notes[0]
 
 
-def test_a_moved_counter_of_the_kernel_makes_it_out_of_host_memory(tmp_path, monkeypatch):
-    counts = iter([4, 5])
-    monkeypatch.setattr(supervisor.host, "oom_kills", lambda: next(counts))
-    result = run(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
-    assert result.outcome is Outcome.OUT_OF_HOST_MEMORY
-
-
 def test_more_host_memory_than_allowed_ends_the_trial_before_the_machine_suffers(tmp_path):
     started = time.monotonic()
     result = run(
@@ -150,7 +144,7 @@ def test_more_host_memory_than_allowed_ends_the_trial_before_the_machine_suffers
         """
         import time
         held = []
-        for _ in range(600):
+        for _ in range(100):
             held.append(b"x" * (1 << 20) * 5)
             time.sleep(0.02)
         """,
@@ -161,12 +155,6 @@ def test_more_host_memory_than_allowed_ends_the_trial_before_the_machine_suffers
     assert "more host memory than the budget" in result.notes[0]
     assert 300 << 20 < result.process_tree_host_bytes < 700 << 20
     assert time.monotonic() - started < 30
-
-
-def test_ctrl_c_works_again_where_ending_the_children_failed():
-    with pytest.raises(OSError), supervisor._interrupts_held():
-        raise OSError
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_an_interrupt_ends_all_processes_and_gives_a_result(tmp_path):
@@ -236,24 +224,18 @@ def test_the_child_gets_the_bootstrap_in_front_of_its_own_path_and_the_users_var
         "CUDA_VISIBLE_DEVICES": "1",
     }.items():
         monkeypatch.setenv(name, value)
-    one = trial("true", environment={"MALLOC_MMAP_MAX_": "0"})
-    one = replace(one, command=replace(one.command, environment={"MINE": "1"}))
-    variables = environment(one, tmp_path / "trial_config.json")
+    variables = environment_with_probe(CPU, {"MINE": "1"}, tmp_path / "trial_config.json")
     first, *rest = variables["PYTHONPATH"].split(os.pathsep)
     assert sorted(os.listdir(first)) == ["sitecustomize.py"] or set(os.listdir(first)) == {
         "sitecustomize.py",
         "__pycache__",
     }
     assert rest == ["/mine"]
-    assert (variables["HOME"], variables["MINE"], variables["MALLOC_MMAP_MAX_"]) == (
-        "/home/me",
-        "1",
-        "0",
-    )
+    assert (variables["HOME"], variables["MINE"]) == ("/home/me", "1")
     assert variables[wire.TRIAL_CONFIG_VARIABLE] == str(tmp_path / "trial_config.json")
     assert variables["CUDA_VISIBLE_DEVICES"] == "", "a trial on the CPU sees no card"
     monkeypatch.delenv("PYTHONPATH")
-    empty = environment(trial("true", device=Device("accelerator", "cuda:0")), tmp_path)
+    empty = environment_with_probe(Device("accelerator", "cuda:0"), {}, tmp_path)
     assert os.pathsep not in empty["PYTHONPATH"], "an empty entry would be the working folder"
     assert empty["CUDA_VISIBLE_DEVICES"] == "1"
 
@@ -317,21 +299,6 @@ def test_the_child_gets_the_scans_of_earlier_trials(tmp_path, monkeypatch):
     )
 
 
-def test_a_folder_with_spaces_is_no_obstacle(tmp_path):
-    spaced = tmp_path / "my files"
-    spaced.mkdir()
-    (spaced / "my script.py").write_text("import sys; print(sys.argv[1])\n")
-    result = launched(
-        spaced,
-        sys.executable,
-        str(spaced / "my script.py"),
-        "{batch_size}",
-        settings={"batch_size": 12},
-    )
-    assert (spaced / "record" / result.folder / "stdout.txt").read_text() == "12\n"
-    assert result.outcome is Outcome.NO_STEP
-
-
 def test_a_trial_that_filled_the_disk_is_not_taken_for_a_probe_that_was_not_loaded(
     tmp_path, monkeypatch
 ):
@@ -343,12 +310,9 @@ def test_a_trial_that_filled_the_disk_is_not_taken_for_a_probe_that_was_not_load
 
 def test_imaginary_cards_are_not_hidden_by_the_choice_of_real_ones(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    assert "CUDA_VISIBLE_DEVICES" not in environment(
-        trial("true", device=imaginary_device()), Path("trial_config.json")
-    )
-    own = Command(("true",), environment={"CUDA_VISIBLE_DEVICES": "0"})
-    chosen = replace(trial("true", device=imaginary_device()), command=own)
-    assert environment(chosen, Path("trial_config.json"))["CUDA_VISIBLE_DEVICES"] == "0"
+    for own in ({}, {"CUDA_VISIBLE_DEVICES": "0"}):
+        variables = environment_with_probe(imaginary_device(), own, Path("trial_config.json"))
+        assert variables.get("CUDA_VISIBLE_DEVICES") == own.get("CUDA_VISIBLE_DEVICES")
     assert config_of(trial("true", device=imaginary_device(cards=3)), Path()).cards == 3
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from brimful.command import parse
 from brimful.errors import NoSuchDevice, UsageError
-from brimful.measure.gpus import all_gpus, find_gpu
+from brimful.measure.gpus import CARDS, find_gpu
 from brimful.values import Device, Source, TrialKind
 from brimful.verbs import devices
 from brimful.verbs.devices import CardRequest, Cards, choose, require_that_card
@@ -138,7 +138,7 @@ def test_a_number_of_cards_that_makes_no_sense_is_refused(text):
 def test_several_cards_stand_between_commas_each_kind_and_number_once():
     kinds = [(kind.gpu.key, kind.count) for kind in cards("l4, a100-80gb:1..3,L4,h100")]
     assert kinds == [("l4", 1), ("a100-80gb", 1), ("a100-80gb", 2), ("a100-80gb", 3), ("h100", 1)]
-    assert [kind.gpu.key for kind in cards("all")] == [gpu.key for gpu in all_gpus()]
+    assert [kind.gpu.key for kind in cards("all")] == [gpu.key for gpu in CARDS]
     assert {kind.count for kind in cards("all:2")} == {2}
 
 

@@ -18,14 +18,11 @@ def repeated_batches(observed: Observed) -> Texts:
     if observed.loader is None:
         return None
     of_workers = observed.loader.draws.checksums if observed.loader.draws else []
-    if (
-        not of_workers
-        and observed.report.worst_batch is not None
-        and observed.report.worst_batch.indices
-    ):
+    worst = observed.report.worst_batch
+    # where nobody knows where the first epoch ends
+    endless = observed.loader.length is None and observed.loader.iterations > 1
+    if not of_workers and (endless or (worst is not None and worst.indices)):
         return None
-    if not of_workers and observed.loader.length is None and observed.loader.iterations > 1:
-        return None  # nobody knows where the first epoch ends
     one_epoch = [batch.checksum for batch in observed.loader.batches[: observed.loader.length]]
     sums = of_workers or [checksum for checksum in one_epoch if checksum is not None]
     distinct = len(set(sums))
@@ -98,9 +95,12 @@ def undrawn_samples(observed: Observed) -> Texts:
             "Pick by the index, and let shuffle=True draw the order: then each sample comes once "
             "an epoch.",
         )
-    if draws.drawn is None or draws.distinct is None or observed.loader is None:
-        return None
-    if draws.distinct >= (1 - UNDRAWN_SHARE) * min(draws.drawn, length):
+    if (
+        draws.drawn is None
+        or draws.distinct is None
+        or observed.loader is None
+        or draws.distinct >= (1 - UNDRAWN_SHARE) * min(draws.drawn, length)
+    ):
         return None
     return (
         f"An epoch draws {draws.distinct:,} of {length:,} samples "

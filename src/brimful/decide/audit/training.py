@@ -30,9 +30,8 @@ def learning_rate(observed: Observed) -> Texts:
         if not meant and optimizer.first_learning_rates != optimizer.learning_rates:
             return None  # set by hand
         in_force += meant or optimizer.first_learning_rates
-    if not in_force:
-        return None
-    if any(abs(rate - value) <= RATE_TOLERANCE * max(abs(rate), abs(value)) for rate in in_force):
+    same = [r for r in in_force if abs(r - value) <= RATE_TOLERANCE * max(abs(r), abs(value))]
+    if not in_force or same:
         return None
     replaced, asked = observed.replaced("lr"), observed.script.get("lr")
     if replaced is not None:
@@ -79,24 +78,20 @@ def memory_idle(observed: Observed) -> Texts:
     """On a card, the peak is under half of what may be used, and the data set has room for a larger
     batch.
     """
-    peak = observed.sample.peak.device_bytes if observed.sample.peak else None
+    peak, budget = observed.sample.peak, observed.budget
+    device_bytes = (peak.device_bytes if peak else None) or 0
+    given, length = observed.given, observed.length
+    is_whole = length is not None and given is not None and given >= length
     if (
-        observed.budget is None
-        or observed.budget.memory != "device"
-        or not peak
-        or peak >= IDLE_SHARE * observed.budget.bytes
-    ):
-        return None
-    if (
-        observed.length is not None
-        and observed.given is not None
-        and observed.given >= observed.length
+        budget is None
+        or budget.memory != "device"
+        or is_whole
+        or not 0 < device_bytes < IDLE_SHARE * budget.bytes
     ):
         return None
     return (
-        f"The peak is {format_bytes(peak)}, {format_share(peak / observed.budget.bytes)} of the "
-        f"{format_bytes(observed.budget.bytes)} "
-        "that may be used.",
+        f"The peak is {format_bytes(device_bytes)}, {format_share(device_bytes / budget.bytes)} of "
+        f"the {format_bytes(budget.bytes)} that may be used.",
         "There is room for a larger batch. A full card is not a goal in itself: a larger batch "
         "is often no faster.",
         "Measure whether it helps: brimful tune.",

@@ -75,18 +75,14 @@ def loader_cap(given: Mapping[int, Given], length: int | None) -> int | None:
             and (at_small.per_step < small or small < batch < large)
         ):
             return batch
-    return _cap_of_the_largest(given, length)
-
-
-def _cap_of_the_largest(given: Mapping[int, Given], length: int | None) -> int | None:
-    size = max(given, default=0)
-    smaller = [other for other in given if other != size]
-    if len(smaller) < 2 or given[size].batch >= size or not _is_part(given[size].batch, length):
+    if len(given) < 3:
         return None
+    size = max(given)
     cap = given[size].batch
-    followed = all(given[other].batch == min(other, cap) for other in smaller)
+    followed = all(given[other].batch == min(other, cap) for other in given)
     shares = {shown.per_step / shown.batch for shown in given.values()}
-    return cap if followed and len(shares) == 1 else None
+    shows = followed and len(shares) == 1 and cap < size and _is_part(cap, length)
+    return cap if shows else None
 
 
 def _is_part(batch: int, length: int | None) -> bool:
@@ -220,9 +216,8 @@ class Bracket:
             return error - 1
         # the size above the answer ran as well
         crept = not self.in_batches and error > low + 1 and low - 1 in self.fitting
-        if error - low <= max(1, low // CLOSE) and not crept:
-            return low
-        if error in self.beyond_host and error <= NEAR_HOST * low:
+        is_close = error - low <= max(1, low // CLOSE) and not crept
+        if is_close or (error in self.beyond_host and error <= NEAR_HOST * low):
             return low
         middle = isqrt(low * error)
         # Scripts limit lengths and the like to round numbers.
@@ -234,9 +229,9 @@ class Bracket:
         they are close.
         """
         low, error = self.low, self.script_error_above(self.low)
-        if low is None or error is None or error == low + 1 or error in self.beyond_host:
-            return None
-        if self.in_batches and self.largest_without_error == low:
+        is_close = self.in_batches and self.largest_without_error == low
+        is_next = low is not None and error == low + 1
+        if low is None or error is None or is_next or is_close or error in self.beyond_host:
             return None
         return (
             f"{self.samples(low):,} is the largest that ran and {self.samples(error):,} the "

@@ -7,9 +7,10 @@ fragmentation); and the context.
 """
 
 import re
-from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 
 from brimful.values import Alike, Breakdown, Held, ModuleShare, Moment
 from brimful_inside.simulator.allocator import CachingAllocator
@@ -24,11 +25,9 @@ from brimful_inside.simulator.trace import (
     Backward,
     Free,
     Malloc,
-    Note,
     Phase,
     Ready,
     Retire,
-    Row,
     Site,
     Step,
     Tag,
@@ -129,7 +128,10 @@ def annotate(trace: Trace) -> Annotated:
     tags: dict[int, Tag] = {}
     uses: set[str] = set()
     site, training, step = _NO_SITE, False, 0
-    for row in _in_order(trace):
+    # rows and notes as they were written: a note stands before the row of its number
+    written = [(number, 1, row) for number, row in enumerate(trace.rows)]
+    noted = [(number, 0, note) for number, note in trace.notes]
+    for _, _, row in sorted([*noted, *written], key=itemgetter(0, 1)):
         if isinstance(row, Malloc):
             alive[row.id] = life = _Life(row.op, row.nbytes, site, not training)
             made.append((row.id, life))
@@ -165,36 +167,18 @@ def annotate(trace: Trace) -> Annotated:
     return Annotated(tuple(allocations), frozenset(uses))
 
 
-def _in_order(trace: Trace) -> Iterator[Row | Note]:
-    """Rows and notes as they were written."""
-    notes = deque(trace.notes)
-    for number, row in enumerate(trace.rows):
-        while notes and notes[0][0] <= number:
-            yield notes.popleft()[1]
-        yield row
-    yield from (note for _, note in notes)
-
-
 def _allocation(life: _Life, tag: Tag | None, as_large_as_a_parameter: bool) -> Allocation:
     """A copy from the host that was made before training, stays, and is as large as a parameter is
     no input: an average of the weights."""
-    site = life.site
-    if (
-        tag is not None
-        and tag.category == "input"
-        and as_large_as_a_parameter
-        and life.before_training
-        and _stays(life)
-    ):
-        tag = None
-    if tag is None:
+    site, kept = life.site, as_large_as_a_parameter and life.before_training and _stays(life)
+    owner, itemsize = (site.module, site.model), 0
+    if tag is None or (tag.category == "input" and kept):
         category = _category(life)
-        return Allocation(life.op, category, site.module, site.model, site, at_most=life.at_most)
-    category = _OF_TAG.get(tag.category, OTHER)
-    owner = (
-        (tag.module, tag.model) if tag.model or category == INPUTS else (site.module, site.model)
-    )
-    return Allocation(life.op, category, *owner, site, tag.itemsize, at_most=life.at_most)
+    else:
+        category, itemsize = _OF_TAG.get(tag.category, OTHER), tag.itemsize
+        if tag.model or category == INPUTS:
+            owner = tag.module, tag.model
+    return Allocation(life.op, category, *owner, site, itemsize, life.at_most)
 
 
 def _category(life: _Life) -> str:

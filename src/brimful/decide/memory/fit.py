@@ -54,18 +54,15 @@ def context_of(gpu: Gpu, uses_cudnn: bool, communicators: Sequence[int] = ()) ->
     """Bytes that nvidia-smi shows beside PyTorch's memory: the CUDA context, cuDNN's where a
     convolution runs, and NCCL's buffers for `communicators` of so many ranks each. No interval
     where all was measured on this very card."""
-    base = gpu.context_bytes
+    base, nccl = gpu.context_bytes, nccl_bytes(communicators)
     if uses_cudnn and gpu.cudnn_bytes is not None:
-        base = _together(base, gpu.cudnn_bytes)
-    nccl = nccl_bytes(communicators)
-    if not nccl:
-        return base
-    low = (base.value if base.low is None else base.low) + NCCL_LOW * nccl
-    high = (base.value if base.high is None else base.high) + NCCL_HIGH * nccl
-    note = f"{base.note or 'the CUDA context'}; with NCCL's buffers, assumed ({_NCCL_SOURCE})"
-    return replace(
-        base, value=base.value + nccl, source=Source.ASSUMED, low=low, high=high, note=note
-    )
+        base = _together(base, gpu.cudnn_bytes, "cuDNN: ")
+    if nccl:
+        base = replace(base, note=base.note or "the CUDA context")
+        note = f"with NCCL's buffers, assumed ({_NCCL_SOURCE})"
+        ends = NCCL_LOW * nccl, NCCL_HIGH * nccl
+        base = _together(base, Estimate(nccl, Source.ASSUMED, *ends, note))
+    return base
 
 
 def nccl_bytes(communicators: Sequence[int]) -> int:
@@ -83,8 +80,9 @@ def giving_back_s(replayed: Replayed) -> Estimate | None:
     ).with_all(lambda s: s * segments)
 
 
-def _together(base: Estimate, more: Estimate) -> Estimate:
-    """Both parts of a context, with the ends of their intervals added; measured where both are."""
+def _together(base: Estimate, more: Estimate, name: str = "") -> Estimate:
+    """Both parts of a context, with the ends of their intervals added; measured where both are.
+    `name`: of the second one, in the note."""
     source = Source.MEASURED if base.source is more.source is Source.MEASURED else Source.ASSUMED
     (low, high), (least, most) = (
         (
@@ -98,7 +96,7 @@ def _together(base: Estimate, more: Estimate) -> Estimate:
         base.value + more.value,
         source,
         *ends,
-        f"{base.note}; cuDNN: {more.note}" if base.note else more.note,
+        f"{base.note}; {name}{more.note}" if base.note else more.note,
     )
 
 
@@ -191,11 +189,8 @@ class Card:
     def verdict(self, replayer: Replayer) -> Verdict:
         if self.fits(replayer):
             return Verdict.FITS
-        return (
-            Verdict.TIGHT
-            if self.hoped_bytes >= 0 and replayer(self.hoped_bytes).full is None
-            else Verdict.DOES_NOT_FIT
-        )
+        tight = self.hoped_bytes >= 0 and replayer(self.hoped_bytes).full is None
+        return Verdict.TIGHT if tight else Verdict.DOES_NOT_FIT
 
     def peak(self, replayer: Replayer) -> PeakEstimate:
         """Of the device, as this card shows it (`shown`)."""
@@ -300,10 +295,9 @@ def largest_that(
     fits anew. Without `upper` it doubles until a size does not fit, up to 2**24.
     """
     if not fits(lower):
-        larger = next((size for size in _above(lower, upper, tests) if fits(size)), None)
-        if larger is None:
-            return None
-        lower = larger
+        lower = next((size for size in _above(lower, upper, tests) if fits(size)), 0)
+    if not lower:
+        return None
     good, bad = lower, None
     step = 2 * lower
     while bad is None:
@@ -315,11 +309,9 @@ def largest_that(
     while bad - good > 1:
         middle = (good + bad) // 2
         good, bad = (middle, bad) if fits(middle) else (good, middle)
-    while True:
-        larger = next((size for size in _above(good, upper, tests) if fits(size)), None)
-        if larger is None:
-            return good
+    while larger := next((size for size in _above(good, upper, tests) if fits(size)), None):
         good = larger
+    return good
 
 
 def _above(edge: int, upper: int | None, tests: int) -> list[int]:

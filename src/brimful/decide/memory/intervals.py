@@ -7,15 +7,13 @@ predicted) / predicted.
 
 import json
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
+from operator import itemgetter
 
 from brimful.values import Source
 from brimful_inside.simulator.program import Program
-
-EVIDENCE_SCHEMA = 1
 
 # Without a bench: the 95th percentile of a first prototype's errors over 160 image models on one
 # A100 was 8.4 %.
@@ -70,7 +68,7 @@ class Evidence:
     date: str  # ISO
     hardware: str
     basis: str  # which data, which versions: a sentence
-    schema: int = EVIDENCE_SCHEMA
+    schema: int = 1
 
 
 @dataclass(frozen=True)
@@ -92,15 +90,11 @@ class RelativeInterval:
         return math.floor(low), math.ceil(device_bytes * (1 + self.high + growth))
 
 
-def interval_for(kind: str, evidence: Iterable[Evidence] | None = None) -> RelativeInterval:
+def interval_for(kind: str) -> RelativeInterval:
     """The interval for a kind of network (see `kind_of`): that of its bench with most runs, else
     assumed.
     """
-    measured = [
-        bench
-        for bench in (committed_evidence() if evidence is None else evidence)
-        if bench.situation == kind
-    ]
+    measured = [bench for bench in committed_evidence() if bench.situation == kind]
     if not measured:
         basis = (
             f"assumed ±{ASSUMED_ERROR:.1%}: no bench has measured networks of this kind ({kind})"
@@ -127,33 +121,18 @@ def kind_of(program: Program) -> str:
     The model of cuDNN's workspaces is the least certain: what counts is the largest, as a share of
     the most bytes alive.
     """
-    if not _any_of(program, "conv", "attention", "bmm", "._softmax", "_safe_softmax"):
+    words = "conv", "attention", "bmm", "._softmax", "_safe_softmax"
+    if not any(word in name for name in program.operations for word in words):
         return DENSE
-    if not _any_of(program, "convolution", "cudnn_"):
+    made = list(zip(map(itemgetter(1), program.allocations), program.sizes, strict=True))
+    largest = max((size for name, size in made if name.startswith("cudnn_")), default=0)
+    if largest:
+        small = largest < SMALL * program.peak_live_bytes(program.sizes)
+        return SMALL_WORKSPACES if small else WORKSPACES
+    convolved = sum(size for name, size in made if "convolution" in name)
+    if not convolved:
         return NO_CONVOLUTIONS
-    names = [str(event[1]) for event in program.allocations]
-    largest = max(
-        (
-            size
-            for name, size in zip(names, program.sizes, strict=True)
-            if name.startswith("cudnn_")
-        ),
-        default=0,
-    )
-    if not largest:
-        convolved = sum(
-            size for name, size in zip(names, program.sizes, strict=True) if "convolution" in name
-        )
-        if not convolved:
-            return NO_CONVOLUTIONS
-        return UNKNOWN_WORKSPACES if convolved > STEM * sum(program.sizes) else NO_WORKSPACES
-    return (
-        SMALL_WORKSPACES if largest < SMALL * program.peak_live_bytes(program.sizes) else WORKSPACES
-    )
-
-
-def _any_of(program: Program, *words: str) -> bool:
-    return any(word in name for name in program.operations for word in words)
+    return UNKNOWN_WORKSPACES if convolved > STEM * sum(program.sizes) else NO_WORKSPACES
 
 
 def growth(batch_size: float, seen_to: float, per_doubling: float) -> float:
@@ -170,17 +149,4 @@ def committed_evidence() -> tuple[Evidence, ...]:
     """The bench results that came with the package."""
     folder = resources.files("brimful.decide").joinpath("evidence")
     files = sorted((f for f in folder.iterdir() if f.name.endswith(".json")), key=lambda f: f.name)
-    return tuple(read_evidence(file.read_text(encoding="utf-8")) for file in files)
-
-
-def read_evidence(text: str) -> Evidence:
-    """Evidence from its JSON. Raises ValueError for another schema or missing fields."""
-    raw = json.loads(text)
-    if raw.get("schema") != EVIDENCE_SCHEMA:
-        raise ValueError(
-            f"evidence of schema {raw.get('schema')!r}; this brimful reads {EVIDENCE_SCHEMA}"
-        )
-    try:
-        return Evidence(**raw)
-    except TypeError as error:
-        raise ValueError(f"not evidence: {error}") from None
+    return tuple(Evidence(**json.loads(file.read_text(encoding="utf-8"))) for file in files)

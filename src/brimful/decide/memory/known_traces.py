@@ -110,14 +110,6 @@ class TracedSizes:
             self.replayed[size] = replayer(self.card.capacity_bytes)
             (bracket.fitting if self.card.fits(replayer) else bracket.too_large).add(size)
 
-    def keep_nearest(self, count: int) -> None:
-        """So many programs, those nearest to the edge: a model is sought of each two and three of
-        them.
-        """
-        edge = self.bracket.low or self.bracket.high or 1
-        nearest = sorted(self.programs, key=lambda size: abs(size - edge))[:count]
-        self.programs = {size: self.programs[size] for size in sorted(nearest)}
-
     def about(self, model: TrustedModel | None) -> int | None:
         """The largest size that fits by a model that rounds; without one the largest that was
         traced.
@@ -204,7 +196,7 @@ class TracedSizes:
             for size, program in self.programs.items()
             if size > low and size not in sizes
         }
-        return model.rounded or any(
+        return any(part.group > 1 for part in model.all_polynomials) or any(
             model.program.same_events(program) and model.difference_from(program, size)
             for size, program in others.items()
         )

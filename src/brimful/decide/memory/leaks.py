@@ -42,18 +42,20 @@ def memory_that_grows(
                 "keep numbers, not tensors with their graph: loss.item(), output.detach().cpu()",
             )
         )
-    evaluation = _evaluation(growth, peak_bytes, evaluation_bytes, budget_bytes)
-    collected = _collected(growth, peak_bytes, evaluation_samples)
+    # of an evaluation: bytes that a batch leaves, how many it has, how many the trial met
+    kept = growth.get("eval", 0), growth.get("eval_length"), growth.get("eval_seen", 0)
+    evaluation = _evaluation(kept, peak_bytes, evaluation_bytes, budget_bytes)
+    collected = _collected(kept, peak_bytes, evaluation_samples)
     return [*warnings, *filter(None, [evaluation, collected])]
 
 
 def _evaluation(
-    growth: Mapping[str, int],
+    kept: tuple[int, int | None, int],
     peak_bytes: int,
     evaluation_bytes: int | None,
     budget_bytes: int | None,
 ) -> Diagnostic | None:
-    per_batch, length, met = _batches(growth)
+    per_batch, length, met = kept
     if length is None:
         total, small = per_batch * MANY, per_batch < STEP_SHARE * peak_bytes
         batches, when = counted(met, "batch", "batches"), f"after {MANY:,} more of them"
@@ -82,18 +84,13 @@ def _evaluation(
     )
 
 
-def _batches(growth: Mapping[str, int]) -> tuple[int, int | None, int]:
-    """Of an evaluation: bytes that a batch leaves, how many it has, how many the trial met."""
-    return growth.get("eval", 0), growth.get("eval_length"), growth.get("eval_seen", 0)
-
-
 def _collected(
-    growth: Mapping[str, int], peak_bytes: int, samples: int | None
+    kept: tuple[int, int | None, int], peak_bytes: int, samples: int | None
 ) -> Diagnostic | None:
     """What is kept of each sample may meet all the rest in the end, as in a matrix of
     similarities.
     """
-    per_batch, length, met = _batches(growth)
+    per_batch, length, met = kept
     if not per_batch or not samples or not length or met >= length:
         return None
     pairs_bytes, embedded = PAIR_BYTES * samples**2, EMBEDDING_BYTES * samples

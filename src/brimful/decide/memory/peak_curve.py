@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from operator import mul
 
 from brimful.decide.memory.intervals import GROWTH_PEAKS, growth
 
@@ -52,8 +53,6 @@ def fit_peaks(points: Sequence[tuple[int, float]]) -> PeakFit:
     """
     if not points:
         raise ValueError("no peak was measured")
-    if any(value <= 0 or size < 1 for size, value in points):
-        raise ValueError("peaks and batch sizes must be above 0")
     sizes = tuple(sorted({size for size, _ in points}))
     best: tuple[float, tuple[float, float, float]] = (math.inf, (0.0, 0.0, 0.0))
     for count in range(1, min(3, len(sizes)) + 1):
@@ -72,7 +71,10 @@ def fit_peaks(points: Sequence[tuple[int, float]]) -> PeakFit:
                 best = (error, coefficients)
     freedom = len(points) - sum(c > 0 for c in best[1])
     spread = max(FLOOR, math.sqrt(best[0] / freedom)) if freedom > 0 else UNJUDGED / Z_95
-    return PeakFit(*best[1], spread=max(spread, _repeats(points)), sizes=sizes)
+    # the largest relative spread among repeats at one batch size
+    groups = [[value for other, value in points if other == size] for size in sizes]
+    repeats = max((max(values) - min(values)) / max(values) / 2 for values in groups)
+    return PeakFit(*best[1], spread=max(spread, repeats), sizes=sizes)
 
 
 def parabola_through(peaks: Mapping[int, float]) -> PeakFit | None:
@@ -84,12 +86,6 @@ def parabola_through(peaks: Mapping[int, float]) -> PeakFit | None:
         return None
     quadratic = min((high - low) / (last**2 - first**2), high / last**2)
     return PeakFit(high - quadratic * last**2, 0.0, quadratic, UNJUDGED / Z_95, (first, last))
-
-
-def _repeats(points: Sequence[tuple[int, float]]) -> float:
-    """The largest relative spread among repeats at one batch size."""
-    groups = [[value for other, value in points if other == size] for size, _ in points]
-    return max((max(values) - min(values)) / max(values) / 2 for values in groups)
 
 
 def _least_squares(
@@ -112,14 +108,14 @@ def _least_squares(
     for column in columns:
         parts, length = [], math.hypot(*column)
         for direction in directions:
-            parts.append(_dot(direction, column))
+            parts.append(sum(map(mul, direction, column)))
             column = [c - parts[-1] * d for c, d in zip(column, direction, strict=True)]
         parts.append(math.hypot(*column))
         if parts[-1] <= _DEPENDENT * length:
             return None
         directions.append([c / parts[-1] for c in column])
         upper.append(parts)
-        along.append(_dot(directions[-1], remainder))
+        along.append(sum(map(mul, directions[-1], remainder)))
         remainder = [r - along[-1] * d for r, d in zip(remainder, directions[-1], strict=True)]
     coefficients = [0.0, 0.0, 0.0]
     for row in reversed(range(len(terms))):
@@ -129,7 +125,3 @@ def _least_squares(
         coefficients[terms[row]] = (along[row] - known) / upper[row][row]
     fixed, linear, quadratic = (c / largest**power for power, c in enumerate(coefficients))
     return fixed, linear, quadratic
-
-
-def _dot(left: Sequence[float], right: Sequence[float]) -> float:
-    return sum(a * b for a, b in zip(left, right, strict=True))

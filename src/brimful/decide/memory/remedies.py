@@ -69,8 +69,9 @@ class Memory:
     def replay(self, room: int | None, orders: int | None = None) -> Replayed:
         """`orders`: how many of the epoch; None: all."""
         left = None if room is None else max(0, room - self.more_bytes)
-        own = (self._sized,) if self.comes or not self.epochs else ()
-        programs = (*own, *self.epochs[:orders])
+        programs = self.epochs[:orders]
+        if self.comes or not self.epochs:
+            programs = (replace(self.program, sizes=tuple(self.sizes)), *programs)
         replayed = worst_of([self.card.replay(program, left) for program in programs])
         more = self.more_bytes
         phases = {
@@ -80,10 +81,6 @@ class Memory:
         return replayed._replace(
             phases=phases, peak=Peaks(replayed.peak.allocated + more, replayed.peak.reserved + more)
         )
-
-    @property
-    def _sized(self) -> Program:
-        return replace(self.program, sizes=tuple(self.sizes))
 
     @property
     def device_bytes(self) -> int:

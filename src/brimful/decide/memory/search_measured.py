@@ -194,6 +194,7 @@ def _largest_within(known: MeasuredSizes, fit: PeakFit, low: int, most: int) -> 
 
 def _estimate(known: MeasuredSizes, memory: str, names_largest: bool) -> MemoryEstimate:
     bracket, fit, low = known.bracket, known.fit, known.bracket.low
+    note = f"a curve through {len(known.peaks)} measured batch sizes"
     limit = "budget"
     if low is not None and low == bracket.upper:
         limit = upper_limit(bracket.limits)[1]
@@ -208,7 +209,12 @@ def _estimate(known: MeasuredSizes, memory: str, names_largest: bool) -> MemoryE
         fixed_bytes=fit.fixed if fit else None,
         linear_bytes=fit.linear if fit else None,
         quadratic_bytes=fit.quadratic if fit else None,
-        curve=_curve(fit, curve_sizes(low, 1, bracket.upper)) if fit else (),
+        curve=tuple(
+            Point(size, Estimate(fit.at(size), Source.PREDICTED, *fit.interval(size), note))
+            for size in curve_sizes(low, 1, bracket.upper)
+        )
+        if fit
+        else (),
         probes=tuple(
             Point(size, Estimate(peak, Source.MEASURED))
             for size, peak in {
@@ -222,12 +228,4 @@ def _estimate(known: MeasuredSizes, memory: str, names_largest: bool) -> MemoryE
         limited_by=limit,
         ignores_batch_size=known.flat or bracket.ignored,
         loader_cap=bracket.limits.loader_cap,
-    )
-
-
-def _curve(fit: PeakFit, sizes: Sequence[int]) -> tuple[Point, ...]:
-    note = f"a curve through {len(fit.sizes)} measured batch sizes"
-    return tuple(
-        Point(size, Estimate(fit.at(size), Source.PREDICTED, *fit.interval(size), note))
-        for size in sizes
     )

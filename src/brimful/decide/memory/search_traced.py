@@ -23,7 +23,6 @@ from brimful.decide.memory.size_model import (
     TrustedModel,
     common_prefix,
     fit_size_model,
-    third_size,
 )
 from brimful.values import Limits, MemoryEstimate, Outcome, Point
 
@@ -86,7 +85,7 @@ def search_largest(
     for size in begun:
         yield from known.trace(size)
     if not begun:
-        yield from _first_traces(known, first_size, asked)
+        yield from first_traces(known, first_size, asked)
     most = MOST_TRACES + len(begun)
     while (
         bracket.failed is None and known.programs and not bracket.ignored and not known.unfollowed
@@ -96,13 +95,6 @@ def search_largest(
             break
         yield from known.trace(size)
     return _conclude(known)
-
-
-def first_traces(
-    card: Card, limits: Limits, first_size: int, multiple_of: int, asked: int | None = None
-) -> Generator[int, Traced, None]:
-    """The small traces that `search_largest` begins with."""
-    yield from _first_traces(TracedSizes(card, Bracket(limits, multiple_of)), first_size, asked)
 
 
 def extrapolate(
@@ -119,7 +111,10 @@ def extrapolate(
     for size, traced in sorted(shown.items()):
         if size % multiple_of == 0:
             known.learn(size // multiple_of, traced)
-    known.keep_nearest(MAX_TRACES)
+    # a model is sought of each two and three programs: of those nearest to the edge
+    edge = known.bracket.low or known.bracket.high or 1
+    nearest = sorted(known.programs, key=lambda size: abs(size - edge))[:MAX_TRACES]
+    known.programs = {size: known.programs[size] for size in sorted(nearest)}
     model = known.most_trusted()
     largest = None
     says = known.bracket.in_batches or known.is_sure(model)
@@ -147,7 +142,7 @@ def _in_samples(known: TracedSizes, model: TrustedModel | None) -> SizeModel | N
     return replace(model.size_model, per=known.bracket.multiple_of, fitted_at=tuple(held))
 
 
-def _first_traces(
+def first_traces(
     known: TracedSizes, first_size: int, asked: int | None
 ) -> Generator[int, Traced, None]:
     """Two traces at small sizes, a third where they call for it; smaller ones where those are too
@@ -161,8 +156,11 @@ def _first_traces(
         yield from known.trace(size)
     if not known.programs:
         return
-    if asked is not None and _may_be_second(known, size, asked):
-        yield from known.trace(asked // bracket.multiple_of, only_if_it_fits=True)
+    if asked is not None and asked % bracket.multiple_of == 0 and not known.out_of_memory:
+        second = asked // bracket.multiple_of
+        fits = known.upper_if_grown(size, second / size) <= known.card.budget_bytes
+        if fits and second >= size + NEAREST and second == bracket.within(second):
+            yield from known.trace(second, only_if_it_fits=True)
     second = _second_size(known, size) if len(known.programs) == 1 else None
     if second is not None and len(bracket.tried) < MAX_TRACES:
         yield from known.trace(second)
@@ -172,24 +170,17 @@ def _first_traces(
         and not bracket.ignored
         and not known.unfollowed
     ):
-        third, upper, largest = third_size(known.programs), bracket.upper, max(known.replayed)
-        if third is None or (upper is not None and third > upper) or known.out_of_memory:
+        (small, large), model = sorted(known.programs), fit_size_model(known.programs)
+        third, upper, largest = 2 * large - small + 1, bracket.upper, max(known.replayed)
+        # Where an allocation grows faster than the batch (batch meets batch), two say too little.
+        # Where events differ, more small traces give no model.
+        calls = model is not None and model.superlinear and not known.out_of_memory
+        if not calls or (upper is not None and third > upper):
             return
         # Even if all memory grew with the square of the batch since the largest size that was
         # traced.
         if known.upper_if_grown(largest, (third / largest) ** 2) <= known.card.budget_bytes:
             yield from known.trace(third)
-
-
-def _may_be_second(known: TracedSizes, first: int, asked: int) -> bool:
-    size, rest = divmod(asked, known.bracket.multiple_of)
-    far = size >= first + NEAREST and size == known.bracket.within(size)
-    return (
-        far
-        and not rest
-        and not known.out_of_memory
-        and known.upper_if_grown(first, size / first) <= known.card.budget_bytes
-    )
 
 
 def _second_size(known: TracedSizes, first: int) -> int | None:
@@ -309,7 +300,10 @@ def _candidate_by_memory(known: TracedSizes, model: TrustedModel | None) -> int 
         upper = min(upper, max(low + 1, _between(known, low, high)))
     if upper is not None and upper <= (low or 0):
         return low
-    if model is None or not (known.trusts(model) or _is_whole(model.size_model)):
+    fitted = None if model is None else model.size_model
+    # nothing speaks against a model that was fitted at two or three values
+    is_whole = fitted is not None and fitted.exact and not (fitted.superlinear or fitted.constant)
+    if model is None or not (known.trusts(model) or is_whole):
         candidate = _candidate_by_peaks(known, low or 1, upper)
     elif model.size_model.constant:
         # Any size is as good as any other: without a limit, name none that was not traced.
@@ -341,11 +335,6 @@ def _between(known: TracedSizes, low: int, high: int) -> int:
     ):
         return isqrt(low * high)
     return low + round((high - low) * (known.card.budget_bytes - below) / (above - below))
-
-
-def _is_whole(model: SizeModel) -> bool:
-    """Whether nothing speaks against a model that was fitted at two or three values."""
-    return model.exact and not model.superlinear and not model.constant
 
 
 def _candidate_by_peaks(known: TracedSizes, lowest: int, upper: int | None) -> int | None:
@@ -511,25 +500,20 @@ def _notes(known: TracedSizes, model: TrustedModel | None, sure: bool) -> list[s
             )
         elif not sure:
             notes.append(f"no trace confirmed the extrapolated sizes: {_difference(known, model)}")
-    notes += filter(None, [known.bracket.untried_note(), _unfollowed_note(known)])
+    notes += filter(None, [known.bracket.untried_note()])
+    if (small := known.unfollowed) is not None:
+        named = "batch sizes" if known.bracket.in_batches else noun
+        samples = (known.bracket.samples(size) for size in (small, max(known.programs)))
+        notes.append(
+            f"{named} {' and '.join(f'{size:,}' for size in samples)} take exactly as much memory: "
+            "the script does not follow the size there, so that none is called the largest"
+        )
     notes += [
         f"{noun} {known.bracket.samples(size)} ran out of memory"
         for size in sorted(known.out_of_memory)
         if known.bracket.in_batches
     ]
     return notes
-
-
-def _unfollowed_note(known: TracedSizes) -> str | None:
-    small, samples = known.unfollowed, known.bracket.samples
-    if small is None:
-        return None
-    named = "batch sizes" if known.bracket.in_batches else known.bracket.noun
-    return (
-        f"{named} {samples(small):,} and {samples(max(known.programs)):,} take exactly as much "
-        "memory: "
-        "the script does not follow the size there, so that none is called the largest"
-    )
 
 
 def _difference(known: TracedSizes, model: TrustedModel) -> str:

@@ -52,15 +52,9 @@ class Polynomial:
 
 
 def fit_polynomial(points: Sequence[tuple[int, int]]) -> Polynomial:
-    """The polynomial of the lowest degree through one to three points (batch size, value).
-
-    Raises ValueError for more points, or for two at the same batch size.
+    """The polynomial of the lowest degree through one to three points (batch size, value), no two
+    of them at the same batch size.
     """
-    if len({batch_size for batch_size, _ in points}) != len(points) or not 1 <= len(points) <= 3:
-        raise ValueError(
-            "a polynomial goes through one to three different batch sizes, not "
-            f"{[b for b, _ in points]}"
-        )
     (b1, n1) = points[0]
     if all(value == n1 for _, value in points):
         return Polynomial(n1)
@@ -111,13 +105,13 @@ class SizeModel:
     @cached_property
     def exact(self) -> bool:
         """No polynomial had to be rounded."""
-        return all(polynomial.exact for polynomial in self._all_polynomials())
+        return all(polynomial.exact for polynomial in self.all_polynomials)
 
     @cached_property
     def constant(self) -> bool:
         """Nothing depends on the batch size."""
         return all(
-            polynomial.linear == 0 == polynomial.quadratic for polynomial in self._all_polynomials()
+            polynomial.linear == 0 == polynomial.quadratic for polynomial in self.all_polynomials
         )
 
     @cached_property
@@ -126,18 +120,8 @@ class SizeModel:
         nothing.
         """
         return any(
-            polynomial.constant < 0 < polynomial.linear for polynomial in self._all_polynomials()
+            polynomial.constant < 0 < polynomial.linear for polynomial in self.all_polynomials
         )
-
-    @cached_property
-    def concave(self) -> bool:
-        """Some allocation is to shrink from some batch size on."""
-        return any(polynomial.quadratic < 0 for polynomial in self._all_polynomials())
-
-    @cached_property
-    def rounded(self) -> bool:
-        """Some allocation is of a rounded batch size."""
-        return any(polynomial.group > 1 for polynomial in self._all_polynomials())
 
     @cached_property
     def identity(self) -> tuple:
@@ -149,7 +133,8 @@ class SizeModel:
             tuple(sorted(self.workspace_of.items())),
         )
 
-    def _all_polynomials(self) -> list[Polynomial]:
+    @cached_property
+    def all_polynomials(self) -> list[Polynomial]:
         return [*self.polynomials, *(arg for _, args in self.workspace_of.values() for arg in args)]
 
     def sizes_at(self, batch_size: int) -> list[int]:
@@ -282,17 +267,6 @@ def _fit(batch_sizes: Sequence[int], values: Sequence[int]) -> Polynomial:
     return plain
 
 
-def third_size(programs: dict[int, Program]) -> int | None:
-    """The batch size of the third trace that two call for where an allocation grows faster than the
-    batch (batch meets batch).
-
-    None where two do, and where their events differ, so that more small traces give no model.
-    """
-    first, second = sorted(programs)
-    model = fit_size_model(programs)
-    return 2 * second - first + 1 if model is not None and model.superlinear else None
-
-
 @dataclass(frozen=True)
 class TrustedModel:
     """A model, and how far it can be trusted."""
@@ -342,8 +316,10 @@ def most_trusted(
                 fitted = fit_size_model({size: programs[size] for size in sizes})
                 # Any three points have a parabola: it says something if its numbers are whole and
                 # it does not fall.
-                says = fitted is not None and (count == 2 or (fitted.exact and not fitted.concave))
-                known[sizes] = Fitted(fitted if says else None, dict.fromkeys(sizes, True))
+                if fitted is not None and count == 3:
+                    falls = any(part.quadratic < 0 for part in fitted.all_polynomials)
+                    fitted = fitted if fitted.exact and not falls else None
+                known[sizes] = Fitted(fitted, dict.fromkeys(sizes, True))
             model = known[sizes].model
             if model is None:
                 continue

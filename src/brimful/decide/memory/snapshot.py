@@ -44,7 +44,10 @@ class Recorded:
         allocator = CachingAllocator(capacity_bytes, settings)
         allocator.memory.watch = self._history.note
         self.memory = CardMemory(allocator, self._history)
-        self.replayed: Replayed = replay(_without_end(program), sizes, allocator, self._mark)
+        kinds = [event[0] for event in program.events]
+        ends = [at for at, kind in enumerate(kinds, 1) if kind in ("malloc", "phase", "step")]
+        program = program.first(max(ends, default=0))
+        self.replayed: Replayed = replay(program, sizes, allocator, self._mark)
 
     @property
     def _now(self) -> int:
@@ -72,14 +75,6 @@ def snapshot_of_cards(cards: Sequence[Recorded], settings: AllocatorSettings) ->
         mark for device, card in enumerate(cards) for mark in card.annotations(device)
     ]
     return snapshot
-
-
-def _without_end(program: Program) -> Program:
-    kinds = [event[0] for event in program.events]
-    last = max(
-        (at for at, kind in enumerate(kinds) if kind in ("malloc", "phase", "step")), default=-1
-    )
-    return program.first(last + 1)
 
 
 @lru_cache(10_000)  # those of a layer and a step come again in the next one

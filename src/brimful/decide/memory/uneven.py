@@ -177,9 +177,6 @@ class _Writer:
             self._gone.add(number)
         self.events.append((kind, number))
 
-    def program(self) -> Program:
-        return Program(tuple(self.events), tuple(self.sizes), tuple(self.args))
-
 
 def _at(numbers: Sequence[int], place: int, of: int) -> int | None:
     """The number at a place, or as far along where there are more or fewer than so many."""
@@ -284,7 +281,7 @@ def _written(
         writer.write(stretch)
     if stretches.last is not None:
         writer.write(stretches.last, whole=True)
-    return writer.program()
+    return Program(tuple(writer.events), tuple(writer.sizes), tuple(writer.args))
 
 
 def _begun_by(stretches: Stretches, source: random.Random, rising: bool) -> list[int]:

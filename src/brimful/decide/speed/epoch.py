@@ -1,7 +1,7 @@
 """An epoch at a predicted speed: its steps, its samples, its time with the evaluation."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from brimful.decide.loaders_seen import dataset_length, loaders, samples_of
@@ -55,12 +55,12 @@ def epoch_of(
     ]
     if timed:
         evaluated = sum(samples for samples, _ in timed)
-        evaluation_s = _sum(
-            [
-                each.with_all(lambda seconds, samples=samples: seconds * samples)
-                for samples, each in timed
-            ]
-        )
+        parts = [
+            (count * each.value, count * (each.low or 0.0), count * (each.high or 0.0))
+            for count, each in timed
+        ]
+        value, low, high = map(sum, zip(*parts, strict=True))
+        evaluation_s = Estimate(value, Source.PREDICTED, low, high)
     else:
         evaluated = sum(samples_of(shown) or 0 for shown in loaders(result, "eval"))
         assumed = replace(rate, source=Source.ASSUMED, note=_EVALUATION_BASIS)
@@ -84,14 +84,6 @@ def epoch_of(
 def _seconds_on_card(samples_per_s: Estimate, samples: float) -> Estimate:
     seconds = samples_per_s.with_all(lambda rate: samples / rate)
     return replace(seconds, low=seconds.high, high=seconds.low)
-
-
-def _sum(estimates: Sequence[Estimate]) -> Estimate:
-    low, high = (
-        sum(end or 0.0 for end in ends)
-        for ends in zip(*((estimate.low, estimate.high) for estimate in estimates), strict=True)
-    )
-    return Estimate(sum(estimate.value for estimate in estimates), Source.PREDICTED, low, high)
 
 
 def _with_loading(card_s: Estimate, samples: float, loading: Loading | None) -> Estimate:

@@ -104,9 +104,11 @@ def fit_kernels(
         return None
     chosen = _alike(steps)
     if len(steps) > 1 and (len(chosen) == 1 or not alike):
-        return ScaledKernels(
-            {size: _distinct(kernels) for size, kernels in steps.items()}, _totals(steps)
-        )
+        traced = {}
+        for size, kernels in steps.items():
+            places = {kernel: place for place, kernel in enumerate(dict.fromkeys(kernels))}
+            traced[size] = StepKernels(tuple(places), tuple(map(places.__getitem__, kernels)))
+        return ScaledKernels(traced, _totals(steps))
     points = (
         [chosen[0], *([chosen[len(chosen) // 2]] if len(chosen) > 2 else []), chosen[-1]]
         if len(chosen) > 1
@@ -117,21 +119,18 @@ def fit_kernels(
     polynomials: list[tuple[Polynomial, ...]] = []
     order: list[int] = []
     for kernels in zip(*(steps[size] for size in points), strict=True):
-        key = (kernels[0][:2], kernels[0].engine, tuple(_numbers(kernel) for kernel in kernels))
+        of_each = tuple((k.flops, k.bytes, k.launches, *k.shape) for k in kernels)
+        key = (kernels[0][:2], kernels[0].engine, of_each)
         if key not in numbers:
             numbers[key] = len(different)
             different.append(kernels[0])
-            columns = zip(*key[2], strict=True)
+            columns = zip(*of_each, strict=True)
             polynomials.append(
                 tuple(fit_polynomial(list(zip(points, column, strict=True))) for column in columns)
             )
         order.append(numbers[key])
     exact = len(chosen) == len(steps)
     return KernelModel(tuple(different), tuple(polynomials), tuple(order), tuple(points), exact)
-
-
-def _numbers(kernel: Kernel) -> tuple[int, ...]:
-    return kernel.flops, kernel.bytes, kernel.launches, *kernel.shape
 
 
 def _alike(steps: Mapping[int, Sequence[Kernel]]) -> list[int]:
@@ -144,12 +143,6 @@ def _alike(steps: Mapping[int, Sequence[Kernel]]) -> list[int]:
             tuple((k.op, k.kind, k.engine, len(k.shape)) for k in kernels), []
         ).append(size)
     return max(groups.values(), key=lambda sizes: (len(sizes), sizes[-1]))
-
-
-def _distinct(kernels: Sequence[Kernel]) -> StepKernels:
-    numbers: dict[Kernel, int] = {}
-    order = tuple(numbers.setdefault(kernel, len(numbers)) for kernel in kernels)
-    return StepKernels(tuple(numbers), order)
 
 
 def _totals(steps: Mapping[int, Sequence[Kernel]]) -> dict[str, tuple[Polynomial, Polynomial]]:

@@ -7,7 +7,7 @@ them.
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from brimful.values import Estimate, Point, Source, SpeedEstimate, TrialResult
 
@@ -29,7 +29,12 @@ def speed_estimate(samples: Sequence[TrialResult]) -> SpeedEstimate:
 
     Each size's interval is by its own repeats and steps; `noise` is what is usual among them.
     """
-    runs = _by_batch_size(samples)
+    runs: dict[int, list[TrialResult]] = {}  # that have a speed, by batch size, ascending
+    for sample in samples:
+        size = sample.trial.settings.get("batch_size")
+        if isinstance(size, int) and sample.samples_per_s:
+            runs.setdefault(size, []).append(sample)
+    runs = dict(sorted(runs.items()))
     rates = {size: [run.samples_per_s or 0.0 for run in several] for size, several in runs.items()}
     spreads = {size: noise_of(several) for size, several in runs.items()}
     known = [spread for spread in spreads.values() if spread is not None]
@@ -45,16 +50,6 @@ def speed_estimate(samples: Sequence[TrialResult]) -> SpeedEstimate:
         size for size, middle in middles.items() if middle >= middles[best] * (1 - TOLERANCE)
     )
     return SpeedEstimate(points, best, knee, noise, TOLERANCE)
-
-
-def _by_batch_size(samples: Iterable[TrialResult]) -> dict[int, list[TrialResult]]:
-    """The runs that have a speed, by batch size, ascending."""
-    runs: dict[int, list[TrialResult]] = {}
-    for sample in samples:
-        size = sample.trial.settings.get("batch_size")
-        if isinstance(size, int) and sample.samples_per_s:
-            runs.setdefault(size, []).append(sample)
-    return dict(sorted(runs.items()))
 
 
 def noise_of(runs: Sequence[TrialResult]) -> float | None:

@@ -6,12 +6,11 @@ Kernels come from traces (`kernels`), their times from the roofline
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from brimful.decide.memory.intervals import (
     STEP_TIME,
     STEP_TIME_GROUPED,
-    Evidence,
     RelativeInterval,
     committed_evidence,
 )
@@ -46,7 +45,7 @@ HOSTS = (0.5, 1.0, 2.0)
 # to the next (assumed; of five other cards in bench/results/clock-*.json the medians lie within
 # this).
 OTHER_CARD = 0.25
-ASSUMED_ERROR = 0.5  # without evidence
+
 # What exchange between cards reaches of their links' rate, with each of HOSTS, in their order
 # (assumed: NCCL's rings reach 70 to 85 % in large messages; cards that exchange through the host's
 # memory, and small messages, half of that and less).
@@ -117,30 +116,17 @@ def situation_of(step: StepKernels, times: Sequence[Timed]) -> str:
     )
 
 
-def step_interval(
-    gpu: Gpu, situation: str = STEP_TIME, evidence: tuple[Evidence, ...] | None = None
-) -> RelativeInterval:
+def step_interval(gpu: Gpu, situation: str = STEP_TIME) -> RelativeInterval:
     """How far a predicted step time may be off, by the committed evidence."""
-    benches = [
-        bench
-        for bench in (committed_evidence() if evidence is None else evidence)
-        if bench.situation == situation
-    ]
-    if not benches:
-        basis = f"assumed, within a factor of {1 / ASSUMED_ERROR:g}"
-        return RelativeInterval(
-            -ASSUMED_ERROR, ASSUMED_ERROR / (1 - ASSUMED_ERROR), basis, Source.ASSUMED
-        )
+    benches = [bench for bench in committed_evidence() if bench.situation == situation]
     of_this_card = [bench for bench in benches if gpu.name in bench.hardware]
     best = max(of_this_card or benches, key=lambda bench: bench.count)
     basis = f"{best.basis} ({best.count} models, {best.hardware}, {best.date})"
     if of_this_card or "bandwidth_bytes_per_s" in gpu.reached:
         basis += "; by rates measured on this card" if gpu.reached else ""
         return RelativeInterval(best.low_error, best.high_error, basis, Source.MEASURED)
-    low, high = (
-        (1 + best.low_error) / (1 + OTHER_CARD) - 1,
-        (1 + best.high_error) * (1 + OTHER_CARD) - 1,
-    )
+    low = (1 + best.low_error) / (1 + OTHER_CARD) - 1
+    high = (1 + best.high_error) * (1 + OTHER_CARD) - 1
     basis += f"; widened by {100 * OTHER_CARD:.0f} %, for this is another card"
     return RelativeInterval(low, high, basis, Source.MEASURED)
 
@@ -215,8 +201,8 @@ def predict_speed(
     at = batch_size if batch_size is not None else model.fitted_at[0]
     interval = step_interval(gpu, situation_of(*clock.kernels(at)))
     steps = clock.steps(at)
-    step, estimate = steps[1], _estimate(steps, interval)
-    curve = _Curve()
+    step, estimate = steps[1], _estimate([step.seconds for step in steps], interval)
+    points, best, knees = (), None, []
     if (
         draws
         and largest is not None
@@ -224,16 +210,17 @@ def predict_speed(
         and samples_at is not None
         and len(model.fitted_at) > 1
     ):
-        curve = _curve(clock, largest, batch_size, samples_at, interval)
+        points, best, knees = _curve(clock, largest, batch_size, samples_at, interval)
     samples_per_s = None if samples_at is None else _rate(samples_at(at), estimate)
+    seconds = [step.shares[LINKS] for step in steps]
     return PredictedSpeed(
         batch_size=batch_size,
         step_s=estimate,
         samples_per_s=samples_per_s,
-        curve=curve.points,
-        best_batch_size=curve.best,
-        knee_batch_size=curve.knees[1] if curve.knees else None,
-        knee_interval=(min(curve.knees), max(curve.knees)) if curve.knees else None,
+        curve=points,
+        best_batch_size=best,
+        knee_batch_size=knees[1] if knees else None,
+        knee_interval=(min(knees), max(knees)) if knees else None,
         tolerance=TOLERANCE,
         bound_by={name: seconds / step.seconds for name, seconds in step.shares.items()}
         if step.seconds
@@ -243,7 +230,10 @@ def predict_speed(
         notes=notes,
         ranks=ranks,
         exchange=_exchange(gpu, steps),
-        exposed=_exposed(steps),
+        # a faster host hides less, so either end may come from any of the steps
+        exposed=Estimate(seconds[1], Source.PREDICTED, min(seconds), max(seconds))
+        if step.links_s
+        else None,
     )
 
 
@@ -258,9 +248,8 @@ def seconds_outside(work: Outside, gpu: Gpu) -> Estimate | None:
         times * kernel_time(kernel, rates, efficiency).seconds for times, kernel in work.kernels
     )
     host_s = sum(times * dispatch_time(kernel, efficiency) for times, kernel in work.kernels)
-    fast, middle, slow = (max(device_s, host_s * factor) / work.amount for factor in HOSTS)
-    interval = step_interval(gpu)
-    return Estimate(middle, Source.PREDICTED, fast * (1 + interval.low), slow * (1 + interval.high))
+    each = [max(device_s, host_s * factor) / work.amount for factor in HOSTS]
+    return replace(_estimate(each, step_interval(gpu)), note=None)
 
 
 def _exchange(gpu: Gpu, steps: Sequence[Step]) -> Estimate | None:
@@ -280,62 +269,38 @@ def _exchange(gpu: Gpu, steps: Sequence[Step]) -> Estimate | None:
     return Estimate(middle, Source.PREDICTED, fast, slow, link)
 
 
-def _exposed(steps: Sequence[Step]) -> Estimate | None:
-    """Seconds of that exchange in which the card computes nothing; None where cards exchange
-    nothing. A faster host hides less, so either end may come from any of the steps.
-    """
-    seconds = [step.shares[LINKS] for step in steps]
-    if not steps[1].links_s:
-        return None
-    return Estimate(seconds[1], Source.PREDICTED, min(seconds), max(seconds))
-
-
-@dataclass(frozen=True)
-class _Curve:
-    """Samples per second by batch size, the fastest size, and the knee with each of `HOSTS`."""
-
-    points: tuple[Point, ...] = ()
-    best: int | None = None
-    knees: tuple[int, ...] = ()
-
-
 def _curve(
     clock: Clock,
     largest: int,
     batch_size: int,
     samples_at: Callable[[int], float],
     interval: RelativeInterval,
-) -> _Curve:
+) -> tuple[tuple[Point, ...], int, list[int]]:
+    """(Samples per second by batch size, the fastest size, the knee with each of `HOSTS`)."""
     sizes = sizes_up_to(largest, {batch_size} if batch_size <= largest else ())
     samples = {size: samples_at(size) for size in sizes}
-    steps = {size: clock.steps(size) for size in sizes}
+    steps = {size: [step.seconds for step in clock.steps(size)] for size in sizes}
     points = tuple(
         Point(size, _rate(samples[size], _estimate(steps[size], interval))) for size in sizes
     )
     rates = [
-        {size: samples[size] / steps[size][host].seconds for size in sizes}
-        for host in range(len(HOSTS))
+        {size: samples[size] / steps[size][host] for size in sizes} for host in range(len(HOSTS))
     ]
     best = max(sizes, key=lambda size: (rates[1][size], -size))
-    knees = (
+    knees = [
         min(size for size in sizes if of[size] >= max(of.values()) * (1 - TOLERANCE))
         for of in rates
-    )
-    return _Curve(points, best, tuple(knees))
+    ]
+    return points, best, knees
 
 
-def _estimate(steps: Sequence[Step], interval: RelativeInterval) -> Estimate:
-    """Seconds of a step with each of `HOSTS`: what kernels take may be off by the evidence's
-    interval, the host as they are.
+def _estimate(seconds: Sequence[float], interval: RelativeInterval) -> Estimate:
+    """Seconds with each of `HOSTS`: what kernels take may be off by the evidence's interval, the
+    host as they are.
     """
-    fast, middle, slow = (step.seconds for step in steps)
-    return Estimate(
-        middle,
-        Source.PREDICTED,
-        fast * (1 + interval.low),
-        slow * (1 + interval.high),
-        interval.basis,
-    )
+    fast, middle, slow = seconds
+    ends = fast * (1 + interval.low), slow * (1 + interval.high)
+    return Estimate(middle, Source.PREDICTED, *ends, interval.basis)
 
 
 def _rate(samples: float, step: Estimate) -> Estimate:
@@ -364,21 +329,15 @@ def _top(clock: Clock, batch_size: int, step_s: float) -> tuple[KernelShare, ...
     for index in step.order:
         kernel, timed = step.kernels[index], times[index]
         if kernel.kind not in (SYNC, COLLECTIVE, HOST):
-            by_bound = spent.setdefault(_name(kernel.op), {})
+            # convolution_backward of aten.convolution_backward.default
+            name = kernel.op.split(".")[1] if kernel.op.startswith("aten.") else kernel.op
+            by_bound = spent.setdefault(name, {})
             by_bound[timed.bound] = by_bound.get(timed.bound, 0.0) + timed.seconds
     totals = sorted(spent.items(), key=lambda item: -sum(item[1].values()))[:TOP]
     return tuple(
         KernelShare(name, sum(parts.values()) / step_s, max(parts, key=lambda bound: parts[bound]))
         for name, parts in totals
     )
-
-
-def _name(op: str) -> str:
-    """The short name of an operation of PyTorch: convolution_backward of
-    aten.convolution_backward.default.
-    """
-    parts = op.split(".")
-    return parts[1] if len(parts) > 1 and parts[0] == "aten" else op
 
 
 def is_of_a_fixed_total(counted: Mapping[int, float | None], batches: Mapping[int, float]) -> bool:

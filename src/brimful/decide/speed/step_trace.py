@@ -12,8 +12,6 @@ from brimful_inside.simulator.roofline import (
     BY_OPTIMIZER,
     COLLECTIVE,
     SYNC,
-    Kernel,
-    Timed,
 )
 
 # Processes of the trace, and their threads.
@@ -56,33 +54,25 @@ def step_trace(
 
     add("step (predicted)", (CARD, STEP), (0.0, step.seconds), {"batch size": batch_size})
     for kernel, timed, span in spans:
-        args = _args(kernel, timed)
+        args = {
+            "kind": kernel.kind,
+            "flops": kernel.flops,
+            "bytes": kernel.bytes,
+            "launches": kernel.launches,
+            "bound by": timed.bound,
+            "dispatched by": _ENGINES.get(kernel.engine, "the script"),
+        }
         waits = "wait for the card: " if kernel.kind == SYNC else ""
         add(waits + kernel.op, (HOST, DISPATCH), span.host, args)
         if span.card is not None:
             stream = EXCHANGE if kernel.kind == COLLECTIVE else KERNELS
             add(kernel.op, (CARD, stream), span.card, args)
     events.sort(key=lambda event: (event["ts"], -event["dur"]))
-    return step.seconds, {"traceEvents": [*_names(gpu), *events], "displayTimeUnit": "ms"}
-
-
-def _names(gpu: Gpu) -> list[dict[str, Any]]:
     processes = {CARD: f"{gpu.name} (predicted)", HOST: "host (predicted)"}
-    return [
-        {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}}
-        for pid, name in processes.items()
-    ] + [
-        {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}}
-        for (pid, tid), name in _THREADS.items()
+    names = [("process_name", pid, 0, name) for pid, name in processes.items()]
+    names += [("thread_name", pid, tid, name) for (pid, tid), name in _THREADS.items()]
+    named = [
+        {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": {"name": name}}
+        for kind, pid, tid, name in names
     ]
-
-
-def _args(kernel: Kernel, timed: Timed) -> dict[str, Any]:
-    return {
-        "kind": kernel.kind,
-        "flops": kernel.flops,
-        "bytes": kernel.bytes,
-        "launches": kernel.launches,
-        "bound by": timed.bound,
-        "dispatched by": _ENGINES.get(kernel.engine, "the script"),
-    }
+    return step.seconds, {"traceEvents": [*named, *events], "displayTimeUnit": "ms"}

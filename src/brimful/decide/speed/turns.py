@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from brimful.decide.speed.measured import TOLERANCE, step_spread
-from brimful.values import Setting, TrialResult
+from brimful.values import TrialResult
 
 # other processes that take more than this share of the cores are seen in a trial's times
 BUSY = 0.1
@@ -51,14 +51,21 @@ def gain(runs_of_one: Sequence[TrialResult], runs_of_other: Sequence[TrialResult
     turns = list(zip(*map(reversed, runs), strict=False))
     if not turns:
         return None
-    expected = statistics.fmean(_expected_spread(*turn) ** 2 for turn in turns)
+    # of the ratio of two runs, by the steps of each and by what else ran
+    expected = statistics.fmean(
+        sum(
+            _QUIET**2 + (step_spread(run.step_s) or 0.0) ** 2 + (_OF_LOAD * _load(run)) ** 2
+            for run in turn
+        )
+        for turn in turns
+    )
     interval = interval_of([_log_ratio(*turn) for turn in turns], math.sqrt(expected))
     return Gain(
         math.expm1(interval.middle),
         math.expm1(interval.low),
         math.expm1(interval.high),
         len(turns),
-        any(_is_loaded(run) for turn in turns for run in turn),
+        any(_load(run) for turn in turns for run in turn),
     )
 
 
@@ -91,32 +98,15 @@ def _log_ratio(run: TrialResult, other: TrialResult) -> float:
     of another number of loader workers: they read beside the training, whose own processor time
     stays as it is."""
     wall = math.log((run.samples_per_s or 1.0) / (other.samples_per_s or 1.0))
-    other_workers = _workers(run) != _workers(other)
-    if other_workers or not (
-        run.samples_per_cpu_s and other.samples_per_cpu_s and (_is_loaded(run) or _is_loaded(other))
+    workers, other_workers = (each.trial.settings.get("num_workers") for each in (run, other))
+    if workers != other_workers or not (
+        run.samples_per_cpu_s and other.samples_per_cpu_s and (_load(run) or _load(other))
     ):
         return wall
     processor = math.log(run.samples_per_cpu_s / other.samples_per_cpu_s)
     return min(wall, processor, key=abs) if wall * processor > 0 else 0.0
 
 
-def _workers(run: TrialResult) -> Setting | None:
-    return run.trial.settings.get("num_workers")
-
-
-def _expected_spread(first: TrialResult, second: TrialResult) -> float:
-    """Of the ratio of two runs, by the steps of each and by what else ran."""
-    each = [
-        math.hypot(_QUIET, step_spread(run.step_s) or 0.0, _OF_LOAD * _load(run))
-        for run in (first, second)
-    ]
-    return math.hypot(*each)
-
-
 def _load(run: TrialResult) -> float:
     share = run.others_share or 0.0
     return share if share > BUSY else 0.0
-
-
-def _is_loaded(run: TrialResult) -> bool:
-    return _load(run) > 0

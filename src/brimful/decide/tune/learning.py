@@ -11,11 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from brimful.decide.speed.measured import TOLERANCE
-from brimful.decide.tune.learning_rate import (
-    going_with,
-    ignores_the_norm,
-    rules_text,
-)
+from brimful.decide.tune.learning_rate import going_with, rules_text
 from brimful.decide.tune.sizes import tried_sizes
 from brimful.values import (
     Estimate,
@@ -29,6 +25,9 @@ from brimful.values import (
 )
 from brimful_inside.wire import OptimizerSeen
 
+# Their step has the sign of the gradient, or its singular vectors, and not its norm, so that the
+# noise scale misleads.
+_NORMLESS = ("lion", "muon", "signsgd", "signum")
 _CAVEAT = (
     "The noise scale grows during training, so its value now is a lower end; that steps to a loss "
     "are in proportion to 1 + noise scale / samples in a step is McCandlish's law (arXiv "
@@ -107,7 +106,8 @@ def optima(
         rate, beta2 = going_with(optimizer, before, after, scale)
         return replace(row, learning_rate=rate, beta2=beta2)
 
-    misleads = optimizer.name if optimizer and ignores_the_norm(optimizer.name) else None
+    name = optimizer.name if optimizer is not None else ""
+    misleads = name if any(part in name.lower() for part in _NORMLESS) else None
     rules = rules_text(optimizer, scale) if optimizer and users_own else None
     caveat = _CAVEAT + (f" {misleads} is one of these." if misleads else "")
     return Optima(

@@ -14,8 +14,7 @@ from brimful_inside.wire import OptimizerSeen
 _ADAPTIVE = ("adam", "rmsprop", "adagrad", "adadelta", "lamb", "lion", "adafactor")
 _SGD = ("sgd", "lars")
 _WITH_BETA2 = ("adam", "lamb")
-# Their step has the sign of the gradient, or its singular vectors, and not its norm.
-_NORMLESS = ("lion", "muon", "signsgd", "signum")
+
 # Assumed: the lowest β2 that large language models are trained with (Brown et al. 2020, arXiv
 # 2005.14165); lower, and the mean of squares is that of a few steps.
 LEAST_BETA2 = 0.95
@@ -33,8 +32,7 @@ def scaled_learning_rate(
     Returns it with the rule's name, "linear" or "square root"; None for an optimizer for which no
     rule is known.
     """
-    if before <= 0 or after <= 0:
-        raise ValueError(f"batch sizes are 1 or more, not {before} and {after}")
+
     name, ratio = optimizer.lower(), after / before
     if noise_scale is not None:
         ratio *= (before + noise_scale) / (after + noise_scale)
@@ -50,12 +48,6 @@ def scaled_beta2(beta2: float, before: float, after: float, optimizer: str) -> f
     if not any(part in optimizer.lower() for part in _WITH_BETA2):
         return None
     return max(beta2 ** (after / before), min(beta2, LEAST_BETA2))
-
-
-def ignores_the_norm(optimizer: str) -> bool:
-    """Whether its steps are of signs or of singular vectors, for which the gradient noise scale
-    misleads (arXiv 2602.03001)."""
-    return any(part in optimizer.lower() for part in _NORMLESS)
 
 
 def users_rate(optimizer: OptimizerSeen) -> float | None:

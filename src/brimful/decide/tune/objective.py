@@ -1,18 +1,9 @@
 """How to rank settings. Memory occupancy is no objective."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from brimful.decide.speed.measured import speed_estimate
 from brimful.values import Budget, Objective, Outcome, TrialResult
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A batch size with the reason it was taken, in one sentence."""
-
-    batch_size: int
-    why: str
 
 
 def peak_bytes(sample: TrialResult, memory: str) -> int | None:
@@ -34,8 +25,9 @@ def fits_budget(sample: TrialResult, budget: Budget) -> bool:
 
 def choose(
     objective: Objective, fitting: Sequence[TrialResult], requested: int | None = None
-) -> Choice | None:
-    """The batch size to name, of those that were run and fitted; None where none did.
+) -> tuple[int, str] | None:
+    """(The batch size to name, of those that were run and fitted, the reason in one sentence); None
+    where none did.
 
     `fitting` are runs that differ in nothing but the batch size. THROUGHPUT takes the knee
     (`speed_estimate`) and falls back to LARGEST where no run has a speed; so does LEARNING, by
@@ -53,10 +45,10 @@ def choose(
     if objective is Objective.FIT and requested is not None:
         size = max((size for size in sizes if size <= requested), default=sizes[0])
         smaller = f"the largest size up to {requested:,} that was run and fits"
-        return Choice(size, "the requested size fits" if size == requested else smaller)
+        return size, "the requested size fits" if size == requested else smaller
     speed = speed_estimate([run for _, run in runs])
     if not objective.is_of_speed or speed.knee_batch_size is None:
-        return Choice(sizes[-1], "the largest size that was run and fits")
+        return sizes[-1], "the largest size that was run and fits"
     best, one = "the soonest to the same loss (by the gradient noise scale)", ""
     if objective is Objective.THROUGHPUT:
         best, one = "the fastest", " one"
@@ -66,4 +58,4 @@ def choose(
             f"the smallest size within {speed.tolerance:.0%} of {best}{one}, "
             f"{speed.best_batch_size:,}"
         )
-    return Choice(speed.knee_batch_size, why)
+    return speed.knee_batch_size, why

@@ -2,21 +2,18 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from typing import Any
 
 from brimful.command import fill, filled
 from brimful.outcomes import OUT_OF_MEMORY
 from brimful.values import (
     Command,
-    Diagnostic,
     EffectiveSetting,
-    Estimate,
     Objective,
     Plan,
     Setting,
     Source,
     TrialResult,
-    TriedSize,
 )
 
 
@@ -44,19 +41,28 @@ def command_line(
     )
 
 
-def planned_settings(
+def make_plan(
+    objective: Objective,
     command: Command,
+    results: Sequence[TrialResult],
     chosen: Mapping[str, Setting],
     why: Mapping[str, str],
-    source: Source,
-    requested: Mapping[str, Setting] | None = None,
+    requested: Mapping[str, Setting],
+    *,
+    verified: bool,
+    measured: bool = True,
     environment: Mapping[str, str] | None = None,
-) -> tuple[EffectiveSetting, ...]:
-    """One entry for every setting that was requested, chosen, or put into the environment; `why`:
-    reasons by name, if any.
+    **fields: Any,
+) -> Plan:
+    """The plan for settings that were `chosen`; `results` are of all the trials that were run,
+    failed ones too. `why`: reasons by name, if any. `requested`: besides those in the command.
+    `measured`: not on an imaginary card, which verifies a choice, and still predicts. `fields`: of
+    `Plan`.
+
+    It has an entry for every setting that was requested, chosen, or put into the environment.
     """
-    asked = dict(command.given) | dict(requested or {})
-    rows = []
+    source = Source.MEASURED if measured and verified else Source.PREDICTED
+    asked, added, rows = dict(command.given) | dict(requested), dict(environment or {}), []
     for name in dict.fromkeys([*chosen, *asked]):
         effective = chosen.get(name, asked.get(name))
         kept = name in asked and asked[name] == effective and type(asked[name]) is type(effective)
@@ -72,67 +78,17 @@ def planned_settings(
             why.get(name, "measured to be faster"),
             source,
         )
-        for name, value in sorted((environment or {}).items())
+        for name, value in sorted(added.items())
     ]
-    return tuple(rows)
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The settings that a search chose, and why."""
-
-    settings: Mapping[str, Setting]
-    why: Mapping[str, str] = field(default_factory=dict)  # by name, if there are reasons
-    requested: Mapping[str, Setting] = field(default_factory=dict)  # besides those in the command
-    environment: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """What trials say of a choice. `source`: of its numbers, where it is `verified`: an imaginary
-    card verifies, and still predicts.
-    """
-
-    verified: bool = False
-    source: Source = Source.MEASURED
-    peak: Estimate | None = None
-    speed: Estimate | None = None
-    baseline_speed: Estimate | None = None
-    gain: Estimate | None = None
-
-
-def make_plan(
-    objective: Objective,
-    command: Command,
-    results: Sequence[TrialResult],
-    choice: Choice,
-    numbers: Numbers,
-    *,
-    partial: str | None = None,
-    warnings: Sequence[Diagnostic] = (),
-    sizes: Sequence[TriedSize] = (),
-) -> Plan:
-    """The plan for a choice; `results` are of all the trials that were run, failed ones too."""
-    source = numbers.source if numbers.verified else Source.PREDICTED
     return Plan(
         objective=objective,
-        settings=planned_settings(
-            command, choice.settings, choice.why, source, choice.requested, choice.environment
-        ),
-        environment=dict(choice.environment),
+        settings=tuple(rows),
+        environment=added,
         # `run` follows no plan of an imaginary card by itself
-        command_line=command_line(
-            command, choice.settings, choice.environment, numbers.source is Source.PREDICTED
-        ),
-        verified=numbers.verified,
+        command_line=command_line(command, chosen, added, with_sets=not measured),
+        verified=verified,
         trials=len(results),
         out_of_memory_trials=sum(result.outcome in OUT_OF_MEMORY for result in results),
-        peak_bytes=numbers.peak,
-        samples_per_s=numbers.speed,
-        baseline_samples_per_s=numbers.baseline_speed,
-        gain=numbers.gain,
-        partial=partial,
-        warnings=tuple(warnings),
-        sizes=tuple(sizes),
         places=command.places,
+        **fields,
     )

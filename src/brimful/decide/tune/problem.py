@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from typing import Literal
 
 from brimful.decide.loaders_seen import main_loader
 from brimful.decide.speed.turns import Gain, gain
@@ -80,19 +80,13 @@ class Runs:
         elif (
             sample.outcome in OUT_OF_MEMORY or sample.outcome is Outcome.COMPLETED
         ):  # completed, with its peak over the budget
-            if lowers:
-                self._lower(candidate.size - 1)
+            # no larger size is named from now on, whatever earlier runs of it showed
+            self.ceiling = min(self.ceiling, candidate.size - 1) if lowers else self.ceiling
+            for other in [other for other in self._fitting if other.size > self.ceiling]:
+                del self._fitting[other]
         elif sample.outcome is not Outcome.INTERRUPTED:
             self.dead.add(candidate)
             self._fitting.pop(candidate, None)
-
-    def _lower(self, ceiling: int) -> None:
-        """No larger size is named from now on, whatever earlier runs of it showed."""
-        self.ceiling = min(self.ceiling, ceiling)
-        for candidate in [
-            candidate for candidate in self._fitting if candidate.size > self.ceiling
-        ]:
-            del self._fitting[candidate]
 
     def usable(self, candidate: Candidate) -> bool:
         return 1 <= candidate.size <= self.ceiling and candidate not in self.dead
@@ -202,17 +196,10 @@ class SearchResult:
     verified: TrialResult | None = None  # the choice, with batches of its own order
 
 
-class Top(StrEnum):
-    """What ended the way up."""
-
-    FLAT = "flat"  # larger sizes were run and brought nothing
-    CEILING = "ceiling"  # the largest size that the limits, or the memory trials, allow
-    MEMORY = "memory"  # the next one was run and did not fit
-    FAILED = "failed"  # at the next one the script raised an error
-    SHORT = "short"  # at the next one the script ended before a speed was seen
-    TRIALS = "trials"  # no trials were left
-
-
+# What ended the way up: the next size was run and did not fit, the script raised an error at it, or
+# ended before a speed was seen; no trials were left; or the limits, or the memory trials, allow no
+# larger size.
+Top = Literal["memory", "failed", "short", "trials", "ceiling"]
 _LIMITS = {
     "dataset": "{size:,} samples are all that the training data gives in an epoch",
     "max_batch_size": "{size:,} is the maximum that you gave (--max-batch-size)",
@@ -229,16 +216,16 @@ def top_sentence(top: Top | None, size: int, limited_by: str | None, trials: int
     """
     limit = _LIMITS.get(limited_by or "budget")
     sentences = {
-        Top.CEILING: limit.format(size=size)
+        "ceiling": limit.format(size=size)
         if limit is not None
         else f"{size:,} is the largest that ran, limited by {limited_by}",
-        Top.MEMORY: f"what is larger than {size:,} was not within the budget",
-        Top.FAILED: f"above {size:,} the script raised an error",
-        Top.SHORT: f"above {size:,} an epoch has too few steps to show a speed",
-        Top.TRIALS: f"nothing above {size:,} was tried: {trials} trials are the most that a search "
+        "memory": f"what is larger than {size:,} was not within the budget",
+        "failed": f"above {size:,} the script raised an error",
+        "short": f"above {size:,} an epoch has too few steps to show a speed",
+        "trials": f"nothing above {size:,} was tried: {trials} trials are the most that a search "
         "makes",
     }
-    return sentences.get(top) if top is not None else None
+    return None if top is None else sentences[top]
 
 
 def verified_text(run: TrialResult) -> str:

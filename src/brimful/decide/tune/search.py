@@ -119,9 +119,12 @@ class Search:
         )
 
     def _fastest(self) -> _Steps:
+        # where to begin: the user's own size, else the middle (in octaves) of what fits
+        start = 0
         if self._own is not None and self.runs.usable(self._own):
             yield from self._ask(self._own)
-        start = self._start()
+            start = self._own.size if self.runs.rates(self._own) else 0
+        start = start or max(1, math.isqrt(self.runs.ceiling))
         yield from self._other_settings(start)
         yield from self._sizes(start)
         yield from self._between()
@@ -189,12 +192,15 @@ class Search:
         )
         if choice is None:
             return None, ""
+        best_ran, why = Candidate(others, choice[0]), choice[1]
+        better = better_word(problem.objective)
+        faster = (
+            f"among the sizes that ran best, and clearly {better} than your own settings beside it"
+        )
         if self._settled is not None and self.runs.rates(self._settled):
-            return self._settled, choice.why if self._settled == Candidate(
-                others, choice.batch_size
-            ) else self._faster
+            return self._settled, why if self._settled == best_ran else faster
         if not problem.objective.is_of_speed or users_own is None or not self.runs.rates(users_own):
-            return Candidate(others, choice.batch_size), choice.why
+            return best_ran, why
         middles = {
             size: rate
             for size, rate in self.runs.middles(others).items()
@@ -204,12 +210,10 @@ class Search:
         for size in sorted(
             size for size, rate in middles.items() if rate >= best * (1 - TOLERANCE)
         ):
-            gain = self.runs.gain(Candidate(others, size), users_own)
+            candidate = Candidate(others, size)
+            gain = self.runs.gain(candidate, users_own)
             if gain is not None and gain.middle > TOLERANCE:
-                return (
-                    Candidate(others, size),
-                    choice.why if size == choice.batch_size else self._faster,
-                )
+                return candidate, why if candidate == best_ran else faster
         return users_own, self._kept()
 
     def _kept(self) -> str:
@@ -218,17 +222,10 @@ class Search:
         if (
             not unclear and self._own is not None
         ):  # what was tried once, or not at the size that is named
-            gains = {
-                candidate: self.runs.gain(candidate, self._own)
-                for candidate in self.runs.candidates
-                if candidate != self._own
-            }
-            faster = {
-                candidate: gain
-                for candidate, gain in gains.items()
-                if gain is not None and gain.middle > TOLERANCE
-            }
-            unclear = dict(sorted(faster.items(), key=lambda pair: -pair[1].middle)[:1])
+            others = [candidate for candidate in self.runs.candidates if candidate != self._own]
+            gains = [(candidate, self.runs.gain(candidate, self._own)) for candidate in others]
+            faster = [(c, gain) for c, gain in gains if gain and gain.middle > TOLERANCE]
+            unclear = dict(sorted(faster, key=lambda pair: -pair[1].middle)[:1])
         if not unclear:
             better = better_word(self.problem.objective)
             return f"your own: nothing that was run is more than {TOLERANCE:.0%} {better}"
@@ -237,23 +234,10 @@ class Search:
             for candidate, gain in unclear.items()
         )
 
-    @property
-    def _faster(self) -> str:
-        better = better_word(self.problem.objective)
-        return (
-            f"among the sizes that ran best, and clearly {better} than your own settings beside it"
-        )
-
     # --- the candidates that are compared ---
 
     def _at(self, size: int) -> Candidate:
         return Candidate(self._others, size)
-
-    def _start(self) -> int:
-        """Where to begin: the user's own size, else the middle (in octaves) of what fits."""
-        if self._own is not None and self.runs.rates(self._own):
-            return self._own.size
-        return max(1, math.isqrt(self.runs.ceiling))
 
     def _other_settings(self, start: int) -> _Steps:
         for environment in self.problem.environments:
@@ -265,7 +249,9 @@ class Search:
                     other, large, environment
                 )  # small tensors are not mapped: it may help large ones alone
         for count in self.problem.worker_counts:
-            if not self._loading_matters(start):
+            runs = self.runs.at(self._at(start))
+            shares = [run.loading_share for run in runs if run.loading_share is not None]
+            if shares and max(shares) < WORTH:
                 self._why.setdefault("num_workers", "loading takes no time worth saving")
                 return
             settings = dict(self._others.settings) | {"num_workers": count}
@@ -281,14 +267,6 @@ class Search:
                     if gain
                     else f"{count} did not run",
                 )
-
-    def _loading_matters(self, size: int) -> bool:
-        shares = [
-            run.loading_share
-            for run in self.runs.at(self._at(size))
-            if run.loading_share is not None
-        ]
-        return not shares or max(shares) >= WORTH
 
     def _adopt(
         self, other: OtherSettings, size: int, names: Collection[str]
@@ -347,7 +325,7 @@ class Search:
     def _climb(self, size: int) -> _Steps:
         """Until a size brings nothing over all smaller ones (where others use the machine: two), or
         something keeps it from going on."""
-        self._top = Top.TRIALS  # until it has ended otherwise
+        self._top = "trials"  # until it has ended otherwise
         flat, larger = False, min(FACTOR * size, self.runs.ceiling)
         while not flat and larger > size:
             yield from self._first(larger)
@@ -359,14 +337,14 @@ class Search:
                     break
                 continue
             if not self.runs.at(self._at(larger)):
-                self._top = Top.FAILED  # it crashed or took too long, and so would a larger one
+                self._top = "failed"  # it crashed or took too long, and so would a larger one
                 return
             if self.runs.rates(self._at(size)) and not self.runs.rates(self._at(larger)):
-                self._top = Top.SHORT  # as a larger one would be
+                self._top = "short"  # as a larger one would be
                 return
             flat = self._is_flat(larger)
             size, larger = larger, min(FACTOR * larger, self.runs.ceiling)
-        self._top = Top.FLAT if flat else self._at_the_ceiling()
+        self._top = None if flat else self._at_the_ceiling()
 
     def _is_flat(self, size: int) -> bool:
         """Whether it, and where others use the machine the one before it too, is no faster than a
@@ -378,7 +356,7 @@ class Search:
         return len(rates) > count and max(rates[-count:]) <= max(rates[:-count]) * (1 + TOLERANCE)
 
     def _at_the_ceiling(self) -> Top:
-        return Top.CEILING if self.runs.ceiling == self.problem.largest_batch_size else Top.MEMORY
+        return "ceiling" if self.runs.ceiling == self.problem.largest_batch_size else "memory"
 
     def _between(self) -> _Steps:
         """Sizes between: where the best lies lower than its larger neighbour, and where the knee
@@ -415,24 +393,19 @@ class Search:
         sizes = sorted(middles, key=lambda size: -middles[size])
         for _ in range(TURNS - 1):
             middles = self.runs.middles(self._others)
-            named = speed_estimate(
-                self.runs.ranked(self.runs.fitting(self._others))
-            ).knee_batch_size
-            sizes = [
-                size
-                for size in sizes
-                if size in middles and (size == named or self._may_be_worth(size, named))
-            ]
-            if named is None or len(sizes) < 2:
+            speed = speed_estimate(self.runs.ranked(self.runs.fitting(self._others)))
+            named = speed.knee_batch_size
+            if named is None:
+                return
+            gains = {size: self.runs.gain(self._at(size), self._at(named)) for size in sizes}
+            worth = [size for size, gain in gains.items() if gain and gain.high > WORTH]
+            sizes = [size for size in sizes if size in middles and size in (named, *worth)]
+            if len(sizes) < 2:
                 return
             sizes = sorted(sizes, key=lambda size: -middles[size])[: max(2, len(sizes) // 2)]
             for size in dict.fromkeys([*sizes, named]):
                 if self.runs.usable(self._at(size)):
                     yield from self._ask(self._at(size))
-
-    def _may_be_worth(self, size: int, named: int | None) -> bool:
-        gain = self.runs.gain(self._at(size), self._at(named)) if named is not None else None
-        return gain is not None and gain.high > WORTH
 
     def _against_own(self) -> _Steps:
         """The choice, and where it is not clearly faster another one, by turns with the user's own
@@ -484,7 +457,7 @@ class Search:
                 self._verified[candidate] = run
                 return
             self.runs.add(run, candidate, lowers=True)
-            self._top = Top.MEMORY
+            self._top = "memory"
             smaller = max(1, min(self.runs.ceiling, int(candidate.size * SHRINK)))
             yield from self._ask(replace(candidate, size=smaller), see_eval=True)
 

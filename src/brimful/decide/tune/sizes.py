@@ -7,7 +7,8 @@ and are called predicted.
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from operator import attrgetter
 
 from brimful.decide.loaders_seen import batches_per_step, main_loader
 from brimful.decide.speed.predicted import samples_by_size
@@ -16,40 +17,49 @@ from brimful.values import Estimate, Outcome, Point, Source, TrialResult, TriedS
 _ROWS = 6  # of sizes to show, where nobody named them
 
 
-@dataclass(frozen=True)
-class _Epoch:
-    """What trials showed of updates, by batch size."""
-
-    effective: dict[int, Estimate]  # samples in an update, over all ranks
-    updates: dict[int, Estimate]  # in an epoch
-    samples: float | None  # in an epoch, over all ranks
-
-
 def tried_sizes(trials: Sequence[TrialResult], known: Iterable[TriedSize]) -> tuple[TriedSize, ...]:
     """The rows of `known`, ascending, with what follows from the trials where they say nothing of
     updates and of an epoch.
 
     What does not fit has no speed and no epoch.
     """
-    epoch = _epoch(trials)
-    samples_at = samples_by_size({size: samples.value for size, samples in epoch.effective.items()})
+    in_update: dict[int, Estimate] = {}  # samples by batch size, over all ranks
+    of_epoch: dict[int, Estimate] = {}  # updates by batch size
+    totals: list[float] = []  # samples of an epoch, over all ranks
+    for trial in trials:
+        size = trial.trial.settings.get("batch_size")
+        if trial.outcome is not Outcome.COMPLETED or not trial.reports or not isinstance(size, int):
+            continue
+        is_imaginary = trial.trial.device.kind == "imaginary"
+        source = Source.PREDICTED if is_imaginary else Source.MEASURED
+        if trial.samples_per_step is not None:
+            in_update[size] = Estimate(trial.samples_per_step, source)
+        count, total = _of_an_epoch(trial)
+        if count is not None:
+            of_epoch[size] = Estimate(count, source)
+        totals += [total] if total is not None else []
+    in_epoch = max(totals, default=None)
+    samples_at = samples_by_size({size: samples.value for size, samples in in_update.items()})
     rows = []
     for row in sorted(known, key=lambda row: row.batch_size):
         size, rate = row.batch_size, row.samples_per_s
-        effective = row.effective_batch or epoch.effective.get(size)
+        effective = row.effective_batch or in_update.get(size)
         if effective is None and samples_at is not None:
-            made = min(size, int(epoch.samples or size))  # no batch is larger than the data set
+            made = min(size, int(in_epoch or size))  # no batch is larger than the data set
             effective = Estimate(samples_at(made), Source.PREDICTED)
-        updates = row.updates_per_epoch or epoch.updates.get(size)
-        if updates is None and effective is not None and epoch.samples:
-            updates = Estimate(math.ceil(epoch.samples / effective.value), Source.PREDICTED)
+        updates = row.updates_per_epoch or of_epoch.get(size)
+        if updates is None and effective is not None and in_epoch:
+            updates = Estimate(math.ceil(in_epoch / effective.value), Source.PREDICTED)
         step_s, epoch_s = row.step_s, row.epoch_s
         if row.fits is False:
             rate = step_s = epoch_s = None
         elif rate is not None and rate.value:
             if step_s is None and effective is not None:
                 step_s = replace(rate, value=effective.value / rate.value, low=None, high=None)
-            epoch_s = epoch_s or _epoch_s(rate, epoch.samples)
+            if epoch_s is None and in_epoch:
+                # nobody waited for an epoch
+                note = "by its measured steps" if rate.source is Source.MEASURED else None
+                epoch_s = Estimate(in_epoch / rate.value, Source.PREDICTED, note=note)
         rows.append(
             replace(
                 row,
@@ -77,8 +87,9 @@ def sizes_to_show(largest: int, also: Iterable[int | None], spills: bool) -> lis
 
 def on_the_curve(curve: Sequence[Point], size: int) -> Estimate | None:
     """Between two points, on the line through them; None outside of them."""
-    below = max((point for point in curve if point.batch_size <= size), key=_size, default=None)
-    above = min((point for point in curve if point.batch_size >= size), key=_size, default=None)
+    by_size = attrgetter("batch_size")
+    below = max((point for point in curve if point.batch_size <= size), key=by_size, default=None)
+    above = min((point for point in curve if point.batch_size >= size), key=by_size, default=None)
     if below is None or above is None:
         return None
     part = (size - below.batch_size) / max(1, above.batch_size - below.batch_size)
@@ -89,47 +100,6 @@ def on_the_curve(curve: Sequence[Point], size: int) -> Estimate | None:
 
     value = below.value.value + part * (above.value.value - below.value.value)
     return replace(below.value, value=value, low=between("low"), high=between("high"))
-
-
-def _size(point: Point) -> int:
-    return point.batch_size
-
-
-def _epoch_s(rate: Estimate, samples: float | None) -> Estimate | None:
-    """Nobody waited for an epoch: its time is predicted, from measured steps or from predicted
-    ones.
-    """
-    if not samples:
-        return None
-    note = "by its measured steps" if rate.source is Source.MEASURED else None
-    return Estimate(samples / rate.value, Source.PREDICTED, note=note)
-
-
-def _by_size(trials: Iterable[TrialResult]) -> dict[int, list[TrialResult]]:
-    by_size: dict[int, list[TrialResult]] = {}
-    for trial in trials:
-        size = trial.trial.settings.get("batch_size")
-        if isinstance(size, int):
-            by_size.setdefault(size, []).append(trial)
-    return by_size
-
-
-def _epoch(trials: Sequence[TrialResult]) -> _Epoch:
-    done = [trial for trial in trials if trial.outcome is Outcome.COMPLETED and trial.reports]
-    effective: dict[int, Estimate] = {}
-    updates: dict[int, Estimate] = {}
-    totals: list[float] = []
-    for size, several in _by_size(done).items():
-        for trial in several:
-            is_imaginary = trial.trial.device.kind == "imaginary"
-            source = Source.PREDICTED if is_imaginary else Source.MEASURED
-            if trial.samples_per_step is not None:
-                effective[size] = Estimate(trial.samples_per_step, source)
-            count, total = _of_an_epoch(trial)
-            if count is not None:
-                updates[size] = Estimate(count, source)
-            totals += [total] if total is not None else []
-    return _Epoch(effective, updates, max(totals, default=None))
 
 
 def _of_an_epoch(trial: TrialResult) -> tuple[int | None, float | None]:

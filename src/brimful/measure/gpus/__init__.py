@@ -2,11 +2,12 @@
 assumed.
 """
 
+from brimful.measure.gpus.cards import CARDS
 from brimful.measure.gpus.contexts import context, loaded_at_once
-from brimful.measure.gpus.find import all_gpus, custom_gpu, find_gpu, others_named, to_card
+from brimful.measure.gpus.find import custom_gpu, find_gpu, others_named, to_card
 
 __all__ = [
-    "all_gpus",
+    "CARDS",
     "context",
     "custom_gpu",
     "find_gpu",

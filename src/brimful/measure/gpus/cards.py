@@ -14,34 +14,11 @@ from brimful.values import Estimate, Gpu, Source
 from brimful_inside.simulator.roofline import DEFAULT
 
 _VOLTA = "https://images.nvidia.com/content/technologies/volta/pdf/volta-v100-datasheet-update-us-1165301-r5.pdf"
-_T4 = "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/tesla-t4/t4-tensor-core-datasheet-951643.pdf"
-_TURING = (
-    "https://images.nvidia.com/aem-dam/en-zz/Solutions/design-visualization/technologies/turing-architecture/"
-    "NVIDIA-Turing-Architecture-Whitepaper.pdf"
-)
 _A100 = "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a100/pdf/nvidia-a100-datasheet-nvidia-us-2188504-web.pdf"
-_A30 = "https://www.nvidia.com/content/dam/en-zz/Solutions/data-center/products/a30-gpu/pdf/a30-datasheet.pdf"
-_A10 = "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a10/pdf/a10-datasheet.pdf"
-_A10G = (
-    "https://d1.awsstatic.com/product-marketing/ec2/NVIDIA_AWS_A10G_DataSheet_FINAL_02_17_2022.pdf"
-)
 _GA102 = "https://images.nvidia.com/aem-dam/en-zz/Solutions/geforce/ampere/pdf/NVIDIA-ampere-GA102-GPU-Architecture-Whitepaper-V1.pdf"
-_A5000 = "https://resources.nvidia.com/en-us-design-viz-stories-ep/nvidia-rtx-a5000-datasheet"
-_A4000 = "https://resources.nvidia.com/en-us-design-viz-stories-ep/rtx-a4000-datasheet"
 _ADA = "https://images.nvidia.com/aem-dam/Solutions/Data-Center/l4/nvidia-ada-gpu-architecture-whitepaper-v2.1.pdf"
-_L4 = "https://www.nvidia.com/en-us/data-center/l4/"
-_L40 = "https://www.nvidia.com/en-us/data-center/l40/"
-_L40S = "https://www.nvidia.com/en-us/data-center/l40s/"
-_H100 = "https://www.nvidia.com/en-us/data-center/h100/"
-_H100_PCIE = "https://www.nvidia.com/content/dam/en-zz/Solutions/gtcs22/data-center/h100/PB-11133-001_v01.pdf"
-_H200 = "https://www.nvidia.com/en-us/data-center/h200/"
-_B200 = "https://www.nvidia.com/en-us/data-center/hgx/"
 _BLACKWELL = "https://images.nvidia.com/aem-dam/Solutions/geforce/blackwell/nvidia-rtx-blackwell-gpu-architecture.pdf"
 _MODAL = "https://github.com/modal-labs/modal-client/pull/2797"
-_ACHATBOT = (
-    "ai-bot-pro/achatbot/blob/859e21612de769164d8d1802d794ef8f87ace3c8/"
-    "deploy/modal/src/llm/vllm/vlm/skywork_r1v.py"
-)
 
 
 def _seen(
@@ -106,7 +83,17 @@ def _card(
     fp16: float | None,
     bf16: float | None,
     sheet: str,
+    nvlink: float | None = None,
+    sustained: Estimate | None = None,
 ) -> Gpu:
+    """`nvlink`: GB/s of all NVLinks of a card each way, half of what datasheets give for both; else
+    it is PCIe (a bridge between two is not assumed). `sustained`: None where the power limit lets
+    the card hold the clock of its datasheet's peaks.
+    """
+    link = f"NVLink; {sheet}"
+    if nvlink is None:
+        generation, nvlink = _PCIE.get(capability[0], (5, 63.0))
+        link = f"PCIe {generation}.0 x16; {sheet}"
     return Gpu(
         key=key,
         name=name,
@@ -119,36 +106,18 @@ def _card(
         tf32_flops=_teraflops(tf32, sheet),
         fp16_flops=_teraflops(fp16, sheet),
         bf16_flops=_teraflops(bf16, sheet),
-        sustained_clock=_sustained(key, fp16),
+        sustained_clock=sustained,
         cudnn_bytes=cudnn(),
-        peer_bytes_per_s=_link(key, capability, sheet),
+        peer_bytes_per_s=Estimate(nvlink * 1e9, Source.DATASHEET, note=link),
     )
 
 
-# Cards whose power limit does not let them hold the clock of their datasheet's peaks: TFLOPS of
-# continuous fp16 products, and who measured them. Of a T4 (70 W) NVIDIA names the power limit as
-# the reason; its fp32 products (4.2 to 4.4 of 8.1 TFLOPS,
-# github.com/zzc0721/torch-performance-test-data) are slowed alike, an L4's (11 of 30) more.
-_POWER_LIMITED = {
-    "t4": (24.0, "https://forums.developer.nvidia.com/t/about-gpu-peak-performance/264462"),
-    "l4": (53.8, "https://github.com/zzc0721/torch-performance-test-data/issues/120"),
-    # 250 W where an SXM board has 400 W: the mean of products of 8192 and of 10240
-    "a100-40gb-pcie": (201.6, "https://github.com/zzc0721/torch-performance-test-data/issues/108"),
-}
-# Nobody has published these: shares of the clock.
-_POWER_ASSUMED = {
-    "a100-80gb-pcie": (0.95, "assumed: 300 W, between the 250 W of an A100-PCIE-40GB and 400 W")
-}
-
-
-def _sustained(key: str, fp16: float | None) -> Estimate | None:
-    """The share of the clock that is left, by what large products reach of a peak that is held."""
-    if key in _POWER_ASSUMED:
-        share, note = _POWER_ASSUMED[key]
-        return Estimate(share, Source.ASSUMED, note=note)
-    if key not in _POWER_LIMITED or fp16 is None:
-        return None
-    teraflops, where = _POWER_LIMITED[key]
+def _sustained(teraflops: float, fp16: float, where: str) -> Estimate:
+    """The share of the clock that the power limit leaves, by what continuous fp16 products reach of
+    a peak that is held. Of a T4 (70 W) NVIDIA names the power limit as the reason; its fp32
+    products (4.2 to 4.4 of 8.1 TFLOPS, github.com/zzc0721/torch-performance-test-data) are slowed
+    alike, an L4's (11 of 30) more.
+    """
     note = (
         f"{teraflops:g} TFLOPS in long fp16 products, {DEFAULT.tensor_cores * fp16:.1f} at the "
         f"full clock; {where}"
@@ -156,28 +125,8 @@ def _sustained(key: str, fp16: float | None) -> Estimate | None:
     return Estimate(teraflops / (DEFAULT.tensor_cores * fp16), Source.MEASURED, note=note)
 
 
-# GB/s of all NVLinks of a card each way: half of what the datasheets give for both.
-_NVLINK = {
-    "v100-16gb": 150,
-    "v100-32gb": 150,
-    "a100-40gb": 300,
-    "a100-80gb": 300,
-    "h100": 450,
-    "h200": 450,
-    "b200": 900,
-}
 # by compute capability: generation, GB/s of 16 lanes each way (PCI-SIG); else 5.0
 _PCIE = {7: (3, 15.75), 8: (4, 31.5)}
-
-
-def _link(key: str, capability: tuple[int, int], sheet: str) -> Estimate:
-    """To other cards of a machine: NVLink on boards that have it built in, else PCIe (a bridge
-    between two is not assumed).
-    """
-    if key in _NVLINK:
-        return Estimate(_NVLINK[key] * 1e9, Source.DATASHEET, note=f"NVLink; {sheet}")
-    generation, gb_per_s = _PCIE.get(capability[0], (5, 63.0))
-    return Estimate(gb_per_s * 1e9, Source.DATASHEET, note=f"PCIe {generation}.0 x16; {sheet}")
 
 
 # key, name, usable memory, capability, multiprocessors, GB/s, TFLOPS in fp32, tf32, fp16, bf16,
@@ -195,6 +144,7 @@ CARDS: tuple[Gpu, ...] = (
         125,
         None,
         _VOLTA,
+        nvlink=150,
     ),
     _card(
         "v100-32gb",
@@ -208,6 +158,7 @@ CARDS: tuple[Gpu, ...] = (
         125,
         None,
         _VOLTA,
+        nvlink=150,
     ),
     _card(
         "t4",
@@ -220,7 +171,10 @@ CARDS: tuple[Gpu, ...] = (
         None,
         65,
         None,
-        _T4,
+        "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/tesla-t4/t4-tensor-core-datasheet-951643.pdf",
+        sustained=_sustained(
+            24.0, 65, "https://forums.developer.nvidia.com/t/about-gpu-peak-performance/264462"
+        ),
     ),
     _card(
         "rtx2080ti",
@@ -233,7 +187,10 @@ CARDS: tuple[Gpu, ...] = (
         None,
         53.8,
         None,
-        _TURING,
+        (
+            "https://images.nvidia.com/aem-dam/en-zz/Solutions/design-visualization/technologies/turing-architecture/"
+            "NVIDIA-Turing-Architecture-Whitepaper.pdf"
+        ),
     ),
     _card(
         "a100-40gb",
@@ -249,6 +206,7 @@ CARDS: tuple[Gpu, ...] = (
         312,
         312,
         _A100,
+        nvlink=300,
     ),
     _card(
         "a100-80gb",
@@ -262,6 +220,7 @@ CARDS: tuple[Gpu, ...] = (
         312,
         312,
         _A100,
+        nvlink=300,
     ),
     _card(
         "a100-40gb-pcie",
@@ -280,6 +239,10 @@ CARDS: tuple[Gpu, ...] = (
         312,
         312,
         _A100,
+        # 250 W where an SXM board has 400 W: the mean of products of 8192 and of 10240
+        sustained=_sustained(
+            201.6, 312, "https://github.com/zzc0721/torch-performance-test-data/issues/108"
+        ),
     ),
     _card(
         "a100-80gb-pcie",
@@ -293,6 +256,12 @@ CARDS: tuple[Gpu, ...] = (
         312,
         312,
         _A100,
+        # nobody has published it
+        sustained=Estimate(
+            0.95,
+            Source.ASSUMED,
+            note="assumed: 300 W, between the 250 W of an A100-PCIE-40GB and 400 W",
+        ),
     ),
     _card(
         "a30",
@@ -305,10 +274,20 @@ CARDS: tuple[Gpu, ...] = (
         82,
         165,
         165,
-        _A30,
+        "https://www.nvidia.com/content/dam/en-zz/Solutions/data-center/products/a30-gpu/pdf/a30-datasheet.pdf",
     ),
     _card(
-        "a10", "NVIDIA A10", _from_smi(23_028, _MODAL), (8, 6), 72, 600, 31.2, 62.5, 125, 125, _A10
+        "a10",
+        "NVIDIA A10",
+        _from_smi(23_028, _MODAL),
+        (8, 6),
+        72,
+        600,
+        31.2,
+        62.5,
+        125,
+        125,
+        "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a10/pdf/a10-datasheet.pdf",
     ),
     _card(
         "a10g",
@@ -323,7 +302,9 @@ CARDS: tuple[Gpu, ...] = (
         35,
         70,
         70,
-        _A10G,
+        (
+            "https://d1.awsstatic.com/product-marketing/ec2/NVIDIA_AWS_A10G_DataSheet_FINAL_02_17_2022.pdf"
+        ),
     ),
     _card(
         "a40",
@@ -362,7 +343,7 @@ CARDS: tuple[Gpu, ...] = (
         55.6,
         111.1,
         111.1,
-        _A5000,
+        "https://resources.nvidia.com/en-us-design-viz-stories-ep/nvidia-rtx-a5000-datasheet",
     ),
     _card(
         "a4000",
@@ -375,7 +356,7 @@ CARDS: tuple[Gpu, ...] = (
         38.3,
         76.7,
         76.7,
-        _A4000,
+        "https://resources.nvidia.com/en-us-design-viz-stories-ep/rtx-a4000-datasheet",
     ),
     _card(
         "rtx3060-12gb",
@@ -449,7 +430,22 @@ CARDS: tuple[Gpu, ...] = (
         71,
         _GA102,
     ),
-    _card("l4", "NVIDIA L4", _from_smi(23_034, _MODAL), (8, 9), 58, 300, 30.3, 60.5, 121, 121, _L4),
+    _card(
+        "l4",
+        "NVIDIA L4",
+        _from_smi(23_034, _MODAL),
+        (8, 9),
+        58,
+        300,
+        30.3,
+        60.5,
+        121,
+        121,
+        "https://www.nvidia.com/en-us/data-center/l4/",
+        sustained=_sustained(
+            53.8, 121, "https://github.com/zzc0721/torch-performance-test-data/issues/120"
+        ),
+    ),
     _card(
         "l40",
         "NVIDIA L40",
@@ -461,7 +457,7 @@ CARDS: tuple[Gpu, ...] = (
         90.5,
         181,
         181,
-        _L40,
+        "https://www.nvidia.com/en-us/data-center/l40/",
     ),
     _card(
         "l40s",
@@ -474,7 +470,7 @@ CARDS: tuple[Gpu, ...] = (
         183,
         362,
         362,
-        _L40S,
+        "https://www.nvidia.com/en-us/data-center/l40s/",
     ),
     _card(
         "rtx6000-ada",
@@ -545,7 +541,8 @@ CARDS: tuple[Gpu, ...] = (
         494.7,
         989.4,
         989.4,
-        _H100,
+        "https://www.nvidia.com/en-us/data-center/h100/",
+        nvlink=450,
     ),
     _card(
         "h100-pcie",
@@ -558,12 +555,18 @@ CARDS: tuple[Gpu, ...] = (
         378,
         756,
         756,
-        _H100_PCIE,
+        "https://www.nvidia.com/content/dam/en-zz/Solutions/gtcs22/data-center/h100/PB-11133-001_v01.pdf",
     ),
     _card(
         "h200",
         "NVIDIA H200",
-        _seen(143_156 * MIB, _ACHATBOT),
+        _seen(
+            143_156 * MIB,
+            (
+                "ai-bot-pro/achatbot/blob/859e21612de769164d8d1802d794ef8f87ace3c8/"
+                "deploy/modal/src/llm/vllm/vlm/skywork_r1v.py"
+            ),
+        ),
         (9, 0),
         132,
         4800,
@@ -571,7 +574,8 @@ CARDS: tuple[Gpu, ...] = (
         494.7,
         989.4,
         989.4,
-        _H200,
+        "https://www.nvidia.com/en-us/data-center/h200/",
+        nvlink=450,
     ),
     _card(
         "b200",
@@ -584,7 +588,8 @@ CARDS: tuple[Gpu, ...] = (
         1125,
         2250,
         2250,
-        _B200,
+        "https://www.nvidia.com/en-us/data-center/hgx/",
+        nvlink=900,
     ),
     _card(
         "rtx5080",

@@ -39,11 +39,6 @@ _SHORT = {
 _RATES = ("bandwidth_bytes_per_s", "fp32_flops", "tf32_flops", "fp16_flops", "bf16_flops")
 
 
-def all_gpus() -> tuple[Gpu, ...]:
-    """All cards of the catalogue, older architectures first."""
-    return CARDS
-
-
 def find_gpu(name: str) -> Gpu:
     """The card called `name`: its key, its name as CUDA shows it, or a short name; case and spaces
     do not matter.

@@ -14,7 +14,7 @@ from brimful_inside.simulator.allocator import CachingAllocator
 from brimful_inside.simulator.allocator_settings import DEFAULT_SETTINGS, settings_from
 from brimful_inside.simulator.program import program_of
 from brimful_inside.simulator.replay import replay, replay_cards
-from brimful_inside.simulator.trace import At, Backward, Free, Malloc, Phase, Site, Tag, Trace
+from brimful_inside.simulator.trace import At, Backward, Free, Malloc, Phase, Site, Tag
 from tests.brimful.decide.programs import CONTEXT, FORWARD, MIB, network, one_step, traced
 from tests.brimful_inside.simulator.random_programs import program_from, random_program
 
@@ -207,15 +207,6 @@ def test_modules_that_repeat_are_taken_together_and_layers_of_one_list_are_not()
         traced(*tags, Malloc(99, 512, "aten.mm"), Tag(99, "parameter", "main.0", "Critic"))
     ).whole
     assert several.alike[0].pattern == "N: h.*.mlp.2"
-
-
-def test_a_trace_without_notes_is_broken_down_all_the_same():
-    assert (
-        broken_down(Trace({}, [Phase("train"), Malloc(1, MIB, "aten.mm")])).whole.parts[
-            "temporaries"
-        ]
-        == MIB
-    )
 
 
 @pytest.mark.parametrize("conf", CONFIGURATIONS)

@@ -21,7 +21,7 @@ from brimful_inside.simulator.allocator_settings import settings_from
 from brimful_inside.simulator.program import program_of
 from brimful_inside.simulator.replay import Peaks, Replayed
 from brimful_inside.simulator.trace import Free, Malloc, Trace
-from tests.brimful.decide.programs import GIB, MIB, Script, affine, card, fits, network
+from tests.brimful.decide.programs import GIB, MIB, card, fits, network
 
 
 def fitted(script):
@@ -41,28 +41,6 @@ def test_testing_every_size_from_above_names_what_a_bisection_names(seed, mib, u
     assert sum(peaks._fits.values()) <= sum(bisected._fits.values()), (
         "what fits is what a replay to the end costs"
     )
-
-
-def test_where_live_bytes_say_nearly_all_one_replay_to_the_end_is_enough():
-    script = Script(
-        [
-            ("malloc", "w", affine(20 * MIB, 0)),
-            ("malloc", "a", affine(0, 4_000_000)),
-            ("free", "a"),
-            ("free", "w"),
-        ]
-    )
-    peaks = ExtrapolatedPeaks(fitted(script), card(GIB))
-    assert peaks.largest(1, None) == largest_that(
-        ExtrapolatedPeaks(peaks.model, peaks.card).fits, 1, None
-    )
-    assert sum(peaks._fits.values()) == 1
-
-
-@given(edge=st.integers(1, 5000), upper=st.one_of(st.none(), st.integers(1, 6000)))
-def test_the_edge_of_what_fits_is_found(edge, upper):
-    expected = min(edge, upper) if upper is not None else edge
-    assert largest_that(lambda b: b <= edge, 1, upper) == expected
 
 
 @given(
@@ -199,13 +177,6 @@ def test_a_measured_context_and_a_measured_share_of_cudnn_leave_no_doubt():
     convolution = context_of(replace(find_gpu("a100-40gb"), **parts), uses_cudnn=True)
     assert convolution.value == 900 << 20 and convolution.source is Source.MEASURED
     assert slack_of(convolution) == (0, 0)
-
-
-def test_a_measured_context_with_an_assumed_share_of_cudnn_is_assumed():
-    gpu = replace(find_gpu("a100-40gb"), context_bytes=Estimate(600 << 20, Source.MEASURED))
-    convolution = context_of(gpu, uses_cudnn=True)
-    assert convolution.source is Source.ASSUMED
-    assert slack_of(convolution) == slack_of(gpu.cudnn_bytes)
 
 
 def test_an_assumed_context_widens_the_interval_by_what_is_not_known_of_it():

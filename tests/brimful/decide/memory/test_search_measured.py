@@ -77,7 +77,7 @@ def test_a_model_that_fills_most_of_the_memory_by_itself_is_not_left_at_the_firs
     dataset=st.one_of(st.none(), st.integers(1, 400)),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_what_is_named_was_run_within_the_budget_and_the_limits(
     fixed, linear, quadratic, noise, dataset, seed
 ):

@@ -43,7 +43,7 @@ def true_search(chosen, trace_of):
 
 
 @given(seed=st.integers(0, 10**6), budget=st.integers(1, 40), high=st.sampled_from([0.0, 0.05]))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_affine_scripts_need_three_traces_and_the_true_largest_is_named(seed, budget, high):
     script, chosen = network(seed, layers=5), card(budget * GIB, high=high)
     conclusion, asked, largest = searched(chosen, script.trace)
@@ -58,36 +58,22 @@ def test_affine_scripts_need_three_traces_and_the_true_largest_is_named(seed, bu
 @given(
     seed=st.integers(0, 10**6),
     budget=st.integers(2, 40),
-    share=st.sampled_from([1.0, 0.97, 0.9, 0.5]),
-    first=st.integers(1, 64),
-)
-@settings(max_examples=25, deadline=None)
-def test_the_largest_size_is_the_same_wherever_the_search_began(seed, budget, share, first):
-    script, chosen = (
-        network(seed, layers=5),
-        card(int(share * budget * GIB), high=0.03, capacity=budget * GIB - CONTEXT),
-    )
-    begun, _ = drive(search_largest(chosen, Limits(), first), script.trace)
-    usual, _ = drive(search_largest(chosen, Limits()), script.trace)
-    largest = usual.estimate.largest_batch_size
-    assert begun.estimate.largest_batch_size == largest
-    assert largest is None or fits(chosen, script.trace(largest))
-
-
-@given(
-    seed=st.integers(0, 10**6),
-    budget=st.integers(2, 40),
     bends_at=st.integers(1, 3000),
+    first=st.integers(1, 64),
     asked=st.integers(1, 5000),
 )
-@settings(max_examples=25, deadline=None)
-def test_the_largest_size_is_the_same_whichever_was_in_question(seed, budget, bends_at, asked):
+@settings(max_examples=8, deadline=None)
+def test_the_largest_size_is_the_same_wherever_the_search_began_and_whichever_was_in_question(
+    seed, budget, bends_at, first, asked
+):
     script = with_more(network(seed, layers=5), lambda b: 3_000_000 * min(b, bends_at))
     chosen = card(budget * GIB, high=0.03, capacity=budget * GIB - CONTEXT)
-    about_it, _ = drive(search_largest(chosen, Limits(), asked=asked), script.trace)
-    usual, _ = drive(search_largest(chosen, Limits()), script.trace)
-    largest = usual.estimate.largest_batch_size
-    assert about_it.estimate.largest_batch_size == largest
+    largest = {
+        drive(search_largest(chosen, Limits(), **more), script.trace)[0].estimate.largest_batch_size
+        for more in ({}, {"first_size": first}, {"asked": asked})
+    }
+    assert len(largest) == 1
+    assert largest == {None} or fits(chosen, script.trace(largest.pop()))
 
 
 @pytest.mark.parametrize(
@@ -183,7 +169,7 @@ def _moved(row, by: int):
 
 
 @given(seed=st.integers(0, 10**6), budget=st.integers(2, 30), samples=st.integers(20, 4000))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_where_an_epoch_is_shorter_at_large_sizes_the_true_largest_is_named(seed, budget, samples):
     passing = [
         action
@@ -243,22 +229,6 @@ def test_the_whole_dataset_confirms_no_model_that_its_own_trace_refutes():
     conclusion, asked, largest = searched(card(20 * GIB), script.trace, Limits(dataset_length=1000))
     assert (asked, largest) == ([5, 12, 1000], 1000)
     assert (conclusion.estimate.method, conclusion.estimate.exact) == ("peaks", False)
-
-
-def test_a_model_of_three_traces_proves_a_limit_where_one_of_two_does_not():
-    step = Script(
-        [
-            ("malloc", "a", affine(0, 400_000)),
-            ("malloc", "q", lambda b: 1200 * b * b),
-            ("free", "a"),
-            ("free", "q"),
-        ]
-    )
-    after = Script([("malloc", "e", affine(0, 1000)), ("free", "e")])
-    trace_of, chosen = epochs_of(400, step, after), card(20 * GIB)
-    conclusion, asked, largest = searched(chosen, trace_of)
-    assert asked == [5, 12, 20, largest] and largest > 400
-    assert largest == true_largest(chosen, trace_of, largest) and conclusion.estimate.exact
 
 
 def test_a_curve_shows_what_was_traced_and_not_what_a_model_predicts_there():
@@ -340,7 +310,7 @@ def test_sizes_at_which_the_script_fails_between_one_that_fits_and_one_that_does
     late=st.one_of(st.none(), st.integers(1, 3000)),
     seed=st.integers(0, 50),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_a_named_size_obeys_every_limit_also_one_that_the_first_trace_shows(limits, late, seed):
     script, chosen = network(seed, layers=4), card(8 * GIB)
     shown_at = lambda size: completed(script.trace(size), dataset_length=late)  # noqa: E731
@@ -403,26 +373,6 @@ def test_a_later_failure_keeps_what_was_found(outcome):
     assert conclusion.failed is outcome and len(asked) == 3
     assert largest == 12 and not conclusion.estimate.exact
     assert conclusion.estimate.limited_by not in ("budget", None)
-
-
-def test_the_conclusion_has_a_curve_for_the_page():
-    script, chosen = network(2), card(20 * GIB, high=0.05)
-    conclusion, _, largest = searched(chosen, script.trace)
-    curve = {point.batch_size: point.value for point in conclusion.estimate.curve}
-    assert curve[largest].value == chosen.device_bytes(
-        chosen.replay(script.trace(largest), None).peak
-    )
-    assert all(p.value.low <= p.value.value <= p.value.high for p in conclusion.estimate.curve)
-
-
-@pytest.mark.parametrize("budget", [1200, 1500, 3000])
-def test_a_small_card_that_its_context_fills_by_half_still_gets_its_third_trace(budget):
-    script = with_more(
-        Script([("malloc", "w", affine(20 * MIB, 0))]), lambda b: 4 * b * b, lambda b: 4000 * b
-    )
-    chosen = card(budget * MIB, context=700 * MIB, high=0.085)
-    _, asked, _ = true_search(chosen, script.trace)
-    assert all(fits(chosen, script.trace(b)) for b in asked), "none out of memory"
 
 
 def test_a_size_that_ran_out_of_memory_is_not_followed_by_the_next_smaller_one():

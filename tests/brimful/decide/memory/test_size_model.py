@@ -9,7 +9,6 @@ from brimful.decide.memory.size_model import (
     SizeModel,
     fit_polynomial,
     fit_size_model,
-    third_size,
 )
 from brimful_inside.simulator import workspaces
 from brimful_inside.simulator.allocator import CachingAllocator
@@ -62,12 +61,6 @@ def test_a_size_that_was_rounded_is_not_exact(rounded):
     assert not fit_polynomial([(5, rounded(5)), (12, rounded(12))]).exact
 
 
-@pytest.mark.parametrize("sizes", [[4, 4], [1, 2, 3, 4]])
-def test_a_polynomial_needs_one_to_three_different_batch_sizes(sizes):
-    with pytest.raises(ValueError, match="one to three different batch sizes"):
-        fit_polynomial([(size, number) for number, size in enumerate(sizes)])
-
-
 @given(
     seed=st.integers(0, 10**6),
     batch_size=st.integers(1, 600),
@@ -98,12 +91,6 @@ def test_there_is_no_model_where_the_order_depends_on_the_batch_size():
         return program_of(Trace({}, [Malloc(i, 10, "x") for i in range(b)]))
 
     assert fit_size_model({5: steps(5), 12: steps(12)}) is None
-    assert third_size({5: steps(5), 12: steps(12)}) is None
-
-
-def test_two_traces_do_for_affine_sizes_and_a_third_follows_where_batch_meets_batch():
-    assert third_size(programs(network(1), 5, 12)) is None
-    assert third_size(programs(Script([("malloc", "x", lambda b: 4 * b * b)]), 5, 12)) == 20
 
 
 def test_a_workspace_is_computed_anew_from_its_own_numbers(monkeypatch):

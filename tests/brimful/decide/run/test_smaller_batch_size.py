@@ -72,14 +72,6 @@ def test_an_effective_batch_stays_and_where_it_cannot_it_stays_near(size, accumu
             assert found.effective_batch == effective
 
 
-@given(st.integers(1, 16), st.integers(0, 10))
-def test_powers_of_two_keep_their_effective_batch_exactly_all_the_way_down(accumulation, power):
-    effective = accumulation * 2**power
-    assert all(
-        found.effective_batch == effective for found in descend(2**power, FittingSizes(), effective)
-    )
-
-
 NEXT, NEAR = (
     "the next smaller size that ran before",
     "the largest size at least a tenth smaller that ran before",
@@ -129,22 +121,6 @@ def test_a_size_that_ran_comes_before_a_guess_and_one_rounded_to_a_divisor_is_ne
     failed, known, effective, expected
 ):
     assert next_smaller(failed, known, effective) == expected
-
-
-@given(st.integers(2, 10**4), knowns)
-def test_what_is_named_as_run_or_as_half_is_so(failed, known):
-    found = next_smaller(failed, known)
-    assert found.ran or (
-        "size that ran before" not in found.why and "smaller that ran before" not in found.why
-    )
-    for word, share in (("half", 1 / 2), ("three quarters", 3 / 4)):
-        if found.why.startswith(word):
-            exact = failed * share
-            assert (
-                found.batch_size < exact
-                if ", rounded down;" in found.why
-                else found.batch_size == exact
-            )
 
 
 @pytest.mark.parametrize(

@@ -147,13 +147,6 @@ def test_slower_loading_sets_the_time_and_without_workers_it_is_added() -> None:
     assert alone.train_s.value == pytest.approx(1000 / 6_400 + 0.01) and alone.waits_for_data
 
 
-def test_ranks_load_their_shares_side_by_side() -> None:
-    two = replace(
-        result(sampler_samples=500), reports=(replace(result().reports[0], world_size=2),)
-    )
-    assert epoch(two, loads(2, 1_000), ranks=2).train_s.value == pytest.approx(1.0)
-
-
 def test_nothing_is_said_where_the_samples_of_an_epoch_are_not_known() -> None:
     assert epoch_of(result(dataset_length=None, sampler_samples=None), speed(), None) is None
     assert epoch(result(dataset_length=None, sampler_samples=None), samples=640).steps == 10
@@ -191,16 +184,12 @@ def test_the_card_waits_where_the_workers_asked_for_are_slower(
 ) -> None:
     answer = loading(timed(workers, **rates), card_speed())
     assert (answer.needed, answer.binds, answer.one_worker.value) == (6, binds, 2_900)
+    assert answer.needed_interval == (6, 7) and answer.busy is None
     assert (
         answer.one_worker.source is Source.MEASURED
         and answer.card is not None
         and answer.card.source is Source.PREDICTED
     )
-
-
-def test_the_workers_needed_have_an_interval() -> None:
-    answer = loading(timed(0, w1=2_900), card_speed())
-    assert answer.needed_interval == (6, 7) and answer.busy is None
 
 
 def test_a_worker_that_waited_for_a_core_would_load_faster_with_one_of_its_own() -> None:
@@ -218,19 +207,14 @@ def test_on_a_busy_machine_nothing_is_said_of_loading_and_an_epoch_is_the_cards_
     assert epoch_of(result(), card_speed(), answer) == epoch_of(result(), card_speed(), None)
 
 
-def test_each_rank_loads_its_own_share() -> None:
+def test_each_rank_loads_its_own_share_and_nothing_is_said_of_what_is_not_known() -> None:
     answer = loading(timed(1, w1=2_900), card_speed(ranks=7))
-    assert (
-        answer.card is not None
-        and answer.card.value == 2_300
-        and (answer.needed, answer.binds) == (1, False)
-    )
-
-
-def test_without_a_predicted_speed_nothing_is_said_of_waiting() -> None:
-    answer = loading(timed(1, w1=2_900), None)
-    assert (answer.card, answer.needed, answer.binds) == (None, None, False)
-
-
-def test_a_loader_that_was_not_timed_has_no_rate() -> None:
+    assert answer.card is not None and answer.card.value == 2_300
+    assert (answer.needed, answer.binds) == (1, False)
+    unknown = loading(timed(1, w1=2_900), None)
+    assert (unknown.card, unknown.needed, unknown.binds) == (None, None, False)
     assert loading_of(product.predict_fits().trials, card_speed()) is None
+    two = replace(
+        result(sampler_samples=500), reports=(replace(result().reports[0], world_size=2),)
+    )
+    assert epoch(two, loads(2, 1_000), ranks=2).train_s.value == pytest.approx(1.0)

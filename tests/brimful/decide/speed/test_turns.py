@@ -66,7 +66,7 @@ def test_a_worker_that_reads_beside_the_training_counts_by_the_wall_clock_on_a_l
     assert gain(reads, other).is_clear and not gain(reads[:1], other[:1]).is_clear, "in two turns"
 
 
-@pytest.mark.parametrize("spread", [0.01, 0.02])
+@pytest.mark.parametrize("spread", [0.02])
 def test_the_interval_holds_the_truth_about_as_often_as_it_says(spread):
     source, hits, tries = random.Random(1), 0, 1000
     for _ in range(tries):

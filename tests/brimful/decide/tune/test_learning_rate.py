@@ -4,7 +4,6 @@ from hypothesis import strategies as st
 
 from brimful.decide.tune.learning_rate import (
     LEAST_BETA2,
-    ignores_the_norm,
     learning_rate_advice,
     scaled_beta2,
     scaled_learning_rate,
@@ -46,11 +45,6 @@ def test_a_batch_size_that_stays_needs_no_advice(before, after):
     assert learning_rate_advice(0.1, before, after, "SGD") is None
 
 
-def test_a_batch_size_of_nothing_is_refused():
-    with pytest.raises(ValueError):
-        scaled_learning_rate(0.1, 0, 64, "SGD")
-
-
 @given(SIZES, SIZES, st.floats(0.1, 1e6), st.sampled_from(["SGD", "AdamW"]))
 def test_with_a_noise_scale_the_rate_rises_no_more_than_without_and_not_beyond_it(
     before, after, noise_scale, optimizer
@@ -84,18 +78,3 @@ def test_beta2_is_scaled_for_adam_and_its_kind_alone():
     assert scaled_beta2(0.99, 64, 64000, "Adam") == LEAST_BETA2
     assert scaled_beta2(0.9, 64, 64000, "Adam") == 0.9
     assert scaled_beta2(0.99, 64, 256, "Lion") is None and scaled_beta2(0.9, 1, 2, "SGD") is None
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "ignores"),
-    [
-        ("Lion8bit", True),
-        ("Muon", True),
-        ("SignSGD", True),
-        ("Signum", True),
-        ("SGD", False),
-        ("AdamW", False),
-    ],
-)
-def test_steps_of_signs_and_of_singular_vectors_ignore_the_norm(optimizer, ignores):
-    assert ignores_the_norm(optimizer) is ignores

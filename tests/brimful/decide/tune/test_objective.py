@@ -22,12 +22,12 @@ CURVE = [(8, 50.0), (16, 98.0), (32, 100.0), (64, 80.0)]
     ],
 )
 def test_an_objective_ranks_what_was_run(objective, requested, size):
-    choice = choose(objective, runs(CURVE), requested)
-    assert choice.batch_size == size and choice.why
+    named, why = choose(objective, runs(CURVE), requested)
+    assert named == size and why
 
 
 def test_without_a_clock_the_fastest_is_the_largest_and_where_nothing_fitted_it_is_none():
-    assert choose(Objective.THROUGHPUT, runs([(8, None), (16, None)])).batch_size == 16
+    assert choose(Objective.THROUGHPUT, runs([(8, None), (16, None)]))[0] == 16
     assert choose(Objective.THROUGHPUT, []) is None
 
 

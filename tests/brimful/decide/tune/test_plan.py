@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from brimful.decide.tune.plan import Choice, Numbers, command_line, make_plan, planned_settings
+from brimful.decide.tune.plan import command_line, make_plan
 from brimful.errors import UsageError
 from brimful.values import Command, Objective, Outcome, Source
 from tests.brimful.decide.builders import sample
@@ -22,7 +22,7 @@ def test_the_line_to_paste_has_the_environment_in_front_and_quotes_what_needs_it
     assert line == "A=0 B='x y' python 'my train.py' --bs 96 --lr 0.1"
 
 
-@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=8, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(
         st.text(
@@ -50,36 +50,26 @@ def test_an_open_placeholder_is_not_pasted():
         command_line(COMMAND, {})
 
 
-def test_asked_and_effective_stand_side_by_side_with_the_environment_and_nothing_is_dropped():
-    chosen, why = (
-        {"batch_size": 96, "num_workers": 2},
-        {"batch_size": "the knee", "MALLOC_X_": "+40 %"},
-    )
-    rows = planned_settings(COMMAND, chosen, why, Source.MEASURED, environment={"MALLOC_X_": "0"})
-    found = {row.name: (row.requested, row.effective, row.why) for row in rows}
-    assert found == {
-        "batch_size": (64, 96, "the knee"),
-        "num_workers": (None, 2, "set by you"),
-        "lr": (0.1, 0.1, "as asked"),
-        "MALLOC_X_": (None, "0", "+40 %"),
-    }
-
-
-def test_a_plan_counts_its_trials_and_those_out_of_memory():
+def test_a_plan_has_all_that_was_asked_and_chosen_and_counts_its_trials():
     samples = [
         sample(),
         sample(outcome=Outcome.OUT_OF_DEVICE_MEMORY),
         sample(outcome=Outcome.CRASHED),
     ]
-    plan = make_plan(
-        Objective.THROUGHPUT,
-        COMMAND,
-        samples,
-        Choice({"batch_size": 96}, {"batch_size": "the knee"}),
-        Numbers(verified=True),
+    chosen, why = (
+        {"batch_size": 96, "num_workers": 2},
+        {"batch_size": "the knee", "MALLOC_X_": "+40 %"},
     )
+    parts = Objective.THROUGHPUT, COMMAND, samples, chosen, why, {}
+    plan = make_plan(*parts, verified=True, environment={"MALLOC_X_": "0"})
+    assert {row.name: (row.requested, row.effective, row.why) for row in plan.settings} == {
+        "batch_size": (64, 96, "the knee"),
+        "num_workers": (None, 2, "set by you"),
+        "lr": (0.1, 0.1, "as asked"),
+        "MALLOC_X_": (None, "0", "+40 %"),
+    }
     assert (plan.trials, plan.out_of_memory_trials) == (3, 1)
     assert plan.command_line.endswith("--bs 96 --lr 0.1")
     assert {row.source for row in plan.settings} == {Source.MEASURED}
-    unverified = make_plan(Objective.LARGEST, COMMAND, [], Choice({"batch_size": 96}), Numbers())
+    unverified = make_plan(*parts, verified=False)
     assert {row.source for row in unverified.settings} == {Source.PREDICTED}

@@ -14,7 +14,7 @@ from brimful.decide.memory.bracket import run_search
 from brimful.decide.speed.turns import gain
 from brimful.decide.tune.learning import at_its_pace
 from brimful.decide.tune.objective import fits_budget
-from brimful.decide.tune.problem import ALLOCATOR, MAX_TRIALS, SpeedProblem, Top, top_sentence
+from brimful.decide.tune.problem import ALLOCATOR, MAX_TRIALS, SpeedProblem, top_sentence
 from brimful.decide.tune.search import Search
 from brimful.units import format_bytes
 from brimful.values import Budget, Objective, Outcome, Trial, TrialKind
@@ -145,72 +145,37 @@ problems = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=300)
 @given(machines, problems)
-def test_what_is_named_was_run_and_obeys_every_limit(machine, a_problem):
+def test_what_is_named_ran_within_every_limit_and_is_the_users_own_unless_it_is_clearly_better(
+    machine, a_problem
+):
     result = search(machine, a_problem)
     assert len(result.samples) <= a_problem.max_trials
     assert all(1 <= size <= a_problem.largest_batch_size for size in result.sizes)
+    memory = (Outcome.COMPLETED, Outcome.OUT_OF_DEVICE_MEMORY)
+    too_large = [
+        one.trial.settings["batch_size"]
+        for one in result.samples
+        if one.outcome in memory and not a_problem.fits(one)
+    ]
+    assert result.ceiling >= min(too_large, default=a_problem.largest_batch_size + 1) - 1
     if result.chosen is None:
         return
     size = result.chosen["batch_size"]
     named = (result.chosen, result.environment)
     runs = [one for one in result.samples if (one.trial.settings, one.trial.environment) == named]
-    assert runs and any(a_problem.fits(run) for run in runs)
-    assert all(
-        run.outcome not in (Outcome.OUT_OF_DEVICE_MEMORY, Outcome.OUT_OF_HOST_MEMORY)
-        for run in runs
-    )
+    assert any(a_problem.fits(run) for run in runs)
+    assert all(run.outcome is not Outcome.OUT_OF_DEVICE_MEMORY for run in runs)
     assert 1 <= size <= min(a_problem.largest_batch_size, result.ceiling)
     assert result.why["batch_size"]
-
-
-@settings(deadline=None, max_examples=400)
-@given(machines, problems)
-def test_only_memory_makes_the_search_go_smaller(machine, a_problem):
-    result = search(machine, a_problem)
-    memory = (Outcome.COMPLETED, Outcome.OUT_OF_DEVICE_MEMORY)
-    runs = zip(result.sizes, result.samples, strict=True)
-    too_large = [size for size, one in runs if one.outcome in memory and not a_problem.fits(one)]
-    if too_large:
-        assert result.ceiling >= min(too_large) - 1
-    else:
-        assert result.ceiling == a_problem.largest_batch_size
-
-
-@settings(deadline=None, max_examples=400)
-@given(machines, problems)
-def test_the_users_own_settings_stay_unless_the_choice_is_clearly_faster(machine, a_problem):
-    fastest = dataclasses.replace(a_problem, objective=Objective.THROUGHPUT, noise_scale=None)
-    result = search(machine, fastest)
-    if result.chosen is None:
-        return
-    size = result.chosen["batch_size"]
-    if result.own_runs and result.chosen_runs[0] is not result.own_runs[0]:
-        assert result.gain.is_clear
-    elif result.own_runs:
-        assert size == a_problem.requested and result.environment == {}
-    else:
-        middles = {point.batch_size: point.value.value for point in result.speed.points}
-        assert size == min(
-            one for one, rate in middles.items() if rate >= max(middles.values()) * 0.97
-        )
-
-
-@settings(deadline=None, max_examples=300)
-@given(machines, problems, st.floats(0.1, 1e5))
-def test_the_users_own_settings_stay_unless_the_choice_is_clearly_sooner_at_the_same_loss(
-    machine, a_problem, noise_scale
-):
-    learns = dataclasses.replace(a_problem, objective=Objective.LEARNING, noise_scale=noise_scale)
-    result = search(machine, learns)
-    if result.chosen is None or not result.own_runs:
+    if not result.own_runs or not a_problem.objective.is_of_speed:
         return
     if result.chosen_runs[0] is result.own_runs[0]:
-        assert result.chosen["batch_size"] == a_problem.requested and result.environment == {}
+        assert size == a_problem.requested and result.environment == {}
         return
     paces = (
-        [at_its_pace(run, noise_scale) for run in runs]
+        [at_its_pace(run, a_problem.noise_scale) for run in runs]
         for runs in (result.chosen_runs, result.own_runs)
     )
     assert gain(*paces).is_clear
@@ -258,7 +223,7 @@ def test_where_no_size_is_clearly_sooner_it_is_said_what_was_not():
     assert "speed to the same loss [" in result.why["batch_size"]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=60)
 @given(curves, st.integers(0, 1000), st.integers(2, 6000))
 def test_without_noise_the_choice_is_within_a_few_per_cent_of_the_best_size_tried(
     rate, seed, largest
@@ -286,11 +251,6 @@ def test_on_a_curve_that_saturates_the_knee_is_found_to_within_a_half_or_the_own
         requested
     ):  # else the smallest that is faster may be larger
         assert true_knee <= result.chosen["batch_size"] <= 1.5 * true_knee + 8
-
-
-def test_sizes_are_not_only_powers_of_two():
-    result = search(Machine(saturating(1000, 40)), problem(1000))
-    assert any(size & (size - 1) for size in result.sizes)
 
 
 def test_the_users_own_settings_are_run_first_and_last_by_turns_with_the_choice():
@@ -392,16 +352,6 @@ def test_a_search_that_ends_before_a_gain_is_clear_does_not_say_that_nothing_was
     assert "with MALLOC_MMAP_MAX_" in why and "nothing" not in why
 
 
-def test_half_as_many_trials_as_there_were_find_the_choice_of_the_demonstration():
-    """It took 18 trials of speed: the user's own settings, the allocator's in two pairs, sizes,
-    repeats.
-    """
-    machine = Machine(lambda size: 75 + size / 20, allocator_gain=1.4)
-    result = search(machine, problem(128, requested=64, environments=(ALLOCATOR,)))
-    assert result.environment == ALLOCATOR and 64 <= result.chosen["batch_size"] <= 128
-    assert len(result.samples) <= 9
-
-
 def test_the_allocators_settings_are_taken_where_they_help_and_run_side_by_side():
     machine = Machine(lambda size: 200.0, allocator_gain=1.5, noise=0.01)
     result = search(machine, problem(128, requested=16, environments=(ALLOCATOR,)))
@@ -483,13 +433,6 @@ def test_the_way_up_ends_where_an_epoch_has_too_few_steps_for_a_speed():
     assert max(result.sizes) == 256
 
 
-def test_a_crash_at_one_size_does_not_end_the_search():
-    machine = Machine(lambda size: 100.0 + size, failing={1: Outcome.CRASHED, 16: Outcome.CRASHED})
-    result = search(machine, problem(64, requested=16))
-    assert result.chosen is not None and result.failure is None
-    assert result.ceiling == 64
-
-
 def test_a_command_that_always_crashes_ends_the_search_with_its_failure():
     machine = Machine(saturating(), failing=dict.fromkeys(range(1, 600), Outcome.CRASHED))
     result = search(machine, problem(512, requested=16))
@@ -515,22 +458,6 @@ def test_an_interruption_ends_the_search_at_any_time_and_keeps_what_was_found():
     assert result.chosen["batch_size"] in (16, 32)
 
 
-def test_sizes_that_leave_no_whole_batch_are_left_out():
-    machine = Machine(
-        lambda size: float(size), failing=dict.fromkeys(range(201, 600), Outcome.NO_STEP)
-    )
-    result = search(machine, problem(512, requested=100))
-    assert result.failure is None
-    assert 100 <= result.chosen["batch_size"] <= 200
-
-
-def test_a_peak_over_the_budget_counts_as_not_fitting():
-    # 100 bytes a sample: 10,000 samples fill the budget
-    result = search(Machine(lambda size: float(size)), problem(20_000))
-    assert 4_000 <= result.chosen["batch_size"] <= 10_000
-    assert result.ceiling >= 10_000
-
-
 def test_the_largest_is_found_by_going_down_from_what_memory_promised():
     result = search(Machine(saturating(), oom_from=450), problem(512, objective=Objective.LARGEST))
     assert 400 <= result.chosen["batch_size"] < 450
@@ -539,12 +466,6 @@ def test_the_largest_is_found_by_going_down_from_what_memory_promised():
 def test_a_size_that_was_asked_for_and_fits_is_left_alone():
     result = search(Machine(saturating()), problem(512, objective=Objective.FIT, requested=100))
     assert result.chosen["batch_size"] == 100 and result.sizes == [100]
-
-
-@pytest.mark.parametrize("changes", [{"largest": 0}, {"max_trials": 0}])
-def test_a_problem_without_a_size_to_try_is_refused(changes):
-    with pytest.raises(ValueError):
-        problem(**changes)
 
 
 def test_a_size_that_fitted_once_and_ran_out_of_memory_later_is_not_named():
@@ -592,16 +513,15 @@ def test_one_slow_run_on_a_loaded_machine_does_not_end_the_way_up_while_sizes_ga
 @pytest.mark.parametrize(
     ("top", "limited_by", "words"),
     [
-        (Top.CEILING, "dataset", "all that the training data gives"),
-        (Top.CEILING, "max_batch_size", "--max-batch-size"),
-        (Top.CEILING, "budget", "within the budget"),
-        (Top.CEILING, "loader", "the largest batch that the script's loader makes"),
-        (Top.CEILING, "the script {itself}", "largest that ran, limited by the script {itself}"),
-        (Top.MEMORY, "dataset", "was not within the budget"),
-        (Top.FAILED, "dataset", "the script raised an error"),
-        (Top.TRIALS, "dataset", "24 trials"),
-        (Top.SHORT, "dataset", "too few steps"),
-        (Top.FLAT, "dataset", None),
+        ("ceiling", "dataset", "all that the training data gives"),
+        ("ceiling", "max_batch_size", "--max-batch-size"),
+        ("ceiling", "budget", "within the budget"),
+        ("ceiling", "loader", "the largest batch that the script's loader makes"),
+        ("ceiling", "the script {itself}", "largest that ran, limited by the script {itself}"),
+        ("memory", "dataset", "was not within the budget"),
+        ("failed", "dataset", "the script raised an error"),
+        ("trials", "dataset", "24 trials"),
+        ("short", "dataset", "too few steps"),
         (None, "dataset", None),
     ],
 )

@@ -101,11 +101,6 @@ def test_few_sizes_are_shown_evenly_spread_and_what_matters_always(largest, aske
     assert spills or max(shown) <= max(largest, asked)
 
 
-def test_the_table_of_the_readme_has_the_sizes_that_people_climb():
-    assert sizes_to_show(18, [64, 16], True) == [4, 8, 16, 18, 32, 64]
-    assert sizes_to_show(16_034, [5], True) == [5, 32, 256, 2048, 16_034, 16_384]
-
-
 def test_without_a_report_there_is_nothing_to_show():
     (row,) = tried_sizes([sample([])], [TriedSize(8)])
     assert row == TriedSize(8) and tried_sizes([sample([])], []) == ()

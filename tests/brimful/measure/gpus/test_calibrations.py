@@ -1,4 +1,3 @@
-import json
 import platform
 from dataclasses import replace
 from pathlib import Path
@@ -61,13 +60,6 @@ def test_a_card_that_the_catalogue_lacks_can_be_named_once_it_was_measured(tmp_p
     gpu = calibrations.find_calibrated("nvidia foo 9000", tmp_path)
     assert (gpu.capability, gpu.multiprocessors, gpu.total_bytes.value) == ((12, 1), 7, 140 * GIB)
     assert gpu.context_bytes.source is Source.MEASURED and gpu.fp32_flops.source is Source.ASSUMED
-
-
-def test_a_later_calibration_takes_the_place_of_an_earlier_one(tmp_path):
-    calibrations.keep(MEASURED, tmp_path)
-    calibrations.keep(replace(MEASURED, context_bytes=1 * GIB), tmp_path)
-    (path,) = calibrations.folder_of(tmp_path).iterdir()
-    assert json.loads(path.read_text())["context_bytes"] == GIB
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,14 @@
 import pytest
 
 from brimful.errors import UsageError
-from brimful.measure.gpus import all_gpus
+from brimful.measure.gpus import CARDS
 from brimful.measure.gpus.prices import keep, prices
 from brimful.values import Source
 
 
 def test_every_default_is_of_a_card_of_the_catalogue_assumed_and_has_a_source(tmp_path):
     found = prices(tmp_path)
-    assert set(found) <= {gpu.key for gpu in all_gpus()} and len(found) > 20
+    assert set(found) <= {gpu.key for gpu in CARDS} and len(found) > 20
     assert all(
         one.source is Source.ASSUMED and (one.note or "").startswith("https://")
         for one in found.values()
