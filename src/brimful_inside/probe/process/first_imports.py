@@ -1,5 +1,5 @@
 """The imports with which a script begins, as far as they are of libraries: up to its first
-statement that does anything but name things (`_Names.only_names`).
+statement that does anything but name things (`_only_names`).
 
 What follows such a statement may hang on it, and is left to the script itself. Constants that it
 puts into the environment are put there for the imports after it too, and warnings are filtered: the
@@ -9,9 +9,7 @@ script will do both again, to the same end.
 from __future__ import annotations
 
 import ast
-import builtins
 import contextlib
-import copy
 import importlib.machinery
 import importlib.util
 import os
@@ -50,98 +48,6 @@ _HARMLESS = {
     "torch.device",
     "typing.TypeVar",
 }
-
-
-class _Names:
-    """What the names of one file are, as far as what was read of it tells."""
-
-    def __init__(self) -> None:
-        self._libraries: Dict[str, str] = {}  # what libraries call what this file calls so
-        self._bound: Set[str] = set()  # all that this file gives a meaning
-
-    def of_library(self, statement: Import) -> None:
-        """After an import of a library."""
-        module = "%s." % statement.module if isinstance(statement, ast.ImportFrom) else ""
-        for part in statement.names:
-            name = part.asname or (part.name if module else part.name.partition(".")[0])
-            self._bind(name)
-            self._libraries[name] = module + part.name if module or part.asname else name
-
-    def of_unknown(self, statement: ast.AST) -> None:
-        """After a statement that gives its names things of which nothing is known."""
-        for node in ast.walk(statement):
-            if isinstance(node, ast.alias):
-                self._bind(node.asname or node.name.partition(".")[0])
-            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                self._bind(node.id)
-            else:
-                self._bind(getattr(node, "name", None) or "")
-
-    def _bind(self, name: str) -> None:
-        self._libraries.pop(name, None)
-        self._bound.add(name)
-        if name == "*":  # any name
-            self._libraries.clear()
-            self._bound.update(dir(builtins))
-
-    def are_imported(self, statement: ast.AST) -> bool:
-        """Whether it refers to libraries and Python's own names alone, and so to nothing that was
-        passed over."""
-        used = {
-            node.id
-            for node in ast.walk(statement)
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-        }
-        pythons = {name for name in dir(builtins) if not name.startswith("__")} - self._bound
-        return used <= pythons | set(self._libraries)
-
-    def only_names(self, statement: ast.stmt) -> bool:
-        """Whether it is a function, a class, or a value for which nothing is called but what is
-        harmless: what follows finds all as it would without it."""
-        made: List[Optional[ast.AST]] = []
-        body: List[ast.stmt] = []
-        if isinstance(statement, (ast.Assign, ast.AnnAssign)):
-            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            if not all(isinstance(target, ast.Name) for target in targets):
-                return False
-            made = [statement.value]
-        elif isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            made = [*statement.args.defaults, *statement.args.kw_defaults]
-        elif isinstance(statement, ast.ClassDef):
-            made, body = [*statement.bases, *statement.keywords], statement.body
-        elif not isinstance(statement, ast.Pass):
-            return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
-        decorators = getattr(statement, "decorator_list", [])
-        harmless = all(map(self._is_librarys, decorators)) and all(map(self._is_value, made))
-        if isinstance(statement, (ast.Assign, ast.AnnAssign)):
-            self.of_unknown(statement)
-        else:
-            self._bind(getattr(statement, "name", ""))
-        return harmless and all(map(self.only_names, body))
-
-    def _is_librarys(self, decorator: ast.AST) -> bool:
-        """Whether a library, or Python, decorates."""
-        called = decorator.func if isinstance(decorator, ast.Call) else decorator
-        given = [*decorator.args, *decorator.keywords] if isinstance(decorator, ast.Call) else []
-        return self.are_imported(called) and all(map(self._is_value, given))
-
-    def _is_value(self, value: Optional[ast.AST]) -> bool:
-        """Whether nothing is called for it but what is harmless."""
-        return value is None or not any(
-            isinstance(node, (ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom))
-            or (isinstance(node, ast.Call) and self.name_of(node.func) not in _HARMLESS)
-            for node in ast.walk(value)
-        )
-
-    def name_of(self, function: ast.expr) -> Optional[str]:
-        """What a library calls it; None where it is no library's."""
-        words = []
-        while isinstance(function, ast.Attribute):
-            words.append(function.attr)
-            function = function.value
-        if not isinstance(function, ast.Name) or function.id not in self._libraries:
-            return None
-        return ".".join([self._libraries[function.id], *reversed(words)])
 
 
 class _Over(Exception):
@@ -206,31 +112,23 @@ class _Imports:
         self._read.add(file)
         with open(file, "rb") as opened:
             body = ast.parse(opened.read()).body
-        names = _Names()
+        names: Dict[str, str] = {}
         for module, statement in _one_by_one(body, package):
-            if module is not None:
-                self._of_import(module, statement)
-                if self.is_users(module):
-                    names.of_unknown(statement)
-                else:
-                    names.of_library(statement)
+            if module is not None and self.is_users(module):
+                self._of_users(module)
+                for part in statement.names if isinstance(statement, ast.ImportFrom) else ():
+                    self._of_users(module + "." + part.name)
+            elif module is not None and _is_library(module):
+                self._run(statement)
+                names.update(_names_of(module, statement))
             elif self._tries_libraries(statement, names) or _is_repeatable(statement, names):
                 self._run(statement)
-                names.of_unknown(statement)
-            elif not names.only_names(statement) and (
-                file == self._main or not _is_for_main(statement)
+            elif not (
+                module == "__future__"
+                or _only_names(statement, names)
+                or (file != self._main and _is_for_main(statement))
             ):
                 raise _Over
-
-    def _of_import(self, module: str, statement: Import) -> None:
-        if self.is_users(module):
-            self._of_users(module)
-            for part in statement.names if isinstance(statement, ast.ImportFrom) else ():
-                self._of_users(module + "." + part.name)
-        elif _is_library(module):
-            self._run(statement)
-        elif module != "__future__":
-            raise _Over
 
     def _of_users(self, name: str) -> None:
         """Of a module of the user's own, and of the packages above it."""
@@ -240,23 +138,16 @@ class _Imports:
             self._of_file(os.path.join(place, "__init__.py"), ".".join(words[:count]))
             self._of_file(place + ".py", ".".join(words[: count - 1]))
 
-    def _tries_libraries(self, statement: ast.stmt, before: _Names) -> bool:
+    def _tries_libraries(self, statement: ast.stmt, names: Dict[str, str]) -> bool:
         """Whether it tries imports that are not the user's, and no more. What takes other errors
         may take one that the script would not see."""
         if not isinstance(statement, ast.Try) or not all(map(_is_of_import, statement.handlers)):
             return False
-        within = copy.deepcopy(before)
         parts = [*statement.body, *statement.orelse, *statement.finalbody]
         parts += chain(*(handler.body for handler in statement.handlers))
-        if any(getattr(part, "level", 0) for part in parts):  # a relative import
-            return False
-        for module, part in _one_by_one(parts, ""):
-            if module is not None and not self.is_users(module):
-                within.of_library(part)
-            elif not within.are_imported(part) or not within.only_names(part):
-                return False
         return all(
-            before.are_imported(handler.type) for handler in statement.handlers if handler.type
+            _only_names(part, names) if module is None else not self.is_users(module)
+            for module, part in _one_by_one(parts, "")
         )
 
 
@@ -296,24 +187,50 @@ def _is_of_import(handler: ast.ExceptHandler) -> bool:
     )
 
 
-def _is_repeatable(statement: ast.stmt, names: _Names) -> bool:
-    """Whether it puts constants into the environment, or filters warnings."""
+def _names_of(module: str, statement: Import) -> Dict[str, str]:
+    """By what an import calls them here: what the library calls them."""
+    if isinstance(statement, ast.ImportFrom):
+        return {part.asname or part.name: module + "." + part.name for part in statement.names}
+    top = module.partition(".")[0]
+    return {part.asname or top: module if part.asname else top for part in statement.names}
+
+
+def _name_of(function: ast.expr, names: Dict[str, str]) -> str:
+    """What a library calls it; "" where it is no library's."""
+    first, dot, rest = ast.unparse(function).partition(".")
+    return names[first] + dot + rest if first in names else ""
+
+
+def _only_names(statement: ast.stmt, names: Dict[str, str]) -> bool:
+    """Whether it is a function, a class, a text, or a value for which nothing is called but what is
+    harmless: no import after it depends on it."""
+    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Pass)):
+        return True
+    if isinstance(statement, ast.Expr):
+        return isinstance(statement.value, ast.Constant)
+    targets = getattr(statement, "targets", [getattr(statement, "target", None)])
+    return all(isinstance(target, ast.Name) for target in targets) and not any(
+        isinstance(node, (ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom))
+        or (isinstance(node, ast.Call) and _name_of(node.func, names) not in _HARMLESS)
+        for node in ast.walk(statement)
+    )
+
+
+def _is_repeatable(statement: ast.stmt, names: Dict[str, str]) -> bool:
+    """Whether it puts constants into the environment, or filters warnings. Where it refers to what
+    was passed over, it fails when it is run, and ends the imports."""
     if isinstance(statement, ast.Assign):
-        places = [
-            names.name_of(target.value)
-            for target in statement.targets
-            if isinstance(target, ast.Subscript)
-        ]
+        (target, *others) = statement.targets
         return (
-            places == ["os.environ"]
-            and names.are_imported(statement)
+            not others
+            and isinstance(target, ast.Subscript)
+            and _name_of(target.value, names) == "os.environ"
             and isinstance(statement.value, ast.Constant)
         )
     call = statement.value if isinstance(statement, ast.Expr) else None
     return (
         isinstance(call, ast.Call)
-        and names.name_of(call.func) in _REPEATABLE
-        and names.are_imported(call)
+        and _name_of(call.func, names) in _REPEATABLE
         and all(
             isinstance(value, (ast.Constant, ast.Name, ast.Attribute))
             for value in [*call.args, *(keyword.value for keyword in call.keywords)]
