@@ -147,22 +147,18 @@ class Card:
     as_rank: Annotated[int | None, Parameter(group=WHERE, metavar="N")] = None
     link: Annotated[str | None, Parameter(group=WHERE, metavar="SPEED")] = None
 
-    def chosen(self) -> dict[str, Any]:
-        """The cards as the verbs take them."""
-        return asdict(self)
 
-
-@Parameter(name="*")
-@dataclass(frozen=True)
-class Here:
-    """What is here."""
-
-    device: Annotated[str, Parameter(group=WHERE, metavar="DEVICE")] = "auto"
-    """auto (the accelerator that is here, else the CPU), cpu or accelerator."""
-
+Where = Annotated[
+    str,
+    Parameter(
+        group=WHERE,
+        metavar="DEVICE",
+        help="auto (the accelerator that is here, else the CPU), cpu or accelerator.",
+    ),
+]
 
 # of a command line that names no option
-CARD, COMMON, HERE = Card(), Common(), Here()
+CARD, COMMON = Card(), Common()
 
 Words = Annotated[tuple[str, ...], Parameter(parse=False)]
 Json = Annotated[bool, Parameter(name="--json", negative="", show_default=False)]
@@ -261,7 +257,7 @@ def predict(
     with views.progress() as watcher:
         record = verb(
             words,
-            **card.chosen(),
+            **asdict(card),
             **common.chosen(watcher),
             what_if=what_if,
             samples=whole("--samples", samples, 1) if samples is not None else None,
@@ -301,7 +297,7 @@ def request(
     from brimful.verbs.request import request as verb
 
     with views.progress() as watcher:
-        record, asked = verb(words, queue=queue, **card.chosen(), **common.chosen(watcher))
+        record, asked = verb(words, queue=queue, **asdict(card), **common.chosen(watcher))
     return views.show_request(record, asked, queue, common.json, common.details)
 
 
@@ -313,7 +309,7 @@ def request(
 def audit(
     *,
     card: Card = CARD,
-    here: Here = HERE,
+    device: Where = "auto",
     common: Common = COMMON,
     sarif: Path | None = None,
     words: Words = (),
@@ -331,7 +327,7 @@ def audit(
     from brimful.verbs.audit import audit as verb
 
     with views.progress() as watcher:
-        record = verb(words, **card.chosen(), device=here.device, **common.chosen(watcher))
+        record = verb(words, **asdict(card), device=device, **common.chosen(watcher))
     if sarif is not None:
         views.write(record, "sarif", sarif)
     return views.show_audit(record, common.json, common.details)
@@ -345,7 +341,7 @@ def audit(
 def tune(
     *,
     card: Card = CARD,
-    here: Here = HERE,
+    device: Where = "auto",
     common: Common = COMMON,
     objective: str | None = None,
     noise_scale: Annotated[str | None, Parameter(metavar="N")] = None,
@@ -389,8 +385,8 @@ def tune(
     with views.progress() as watcher:
         record = verb(
             words,
-            **card.chosen(),
-            device=here.device,
+            **asdict(card),
+            device=device,
             objective=objective,
             noise_scale=None if noise_scale is None else whole("--noise-scale", noise_scale, 1),
             host_policy=host_policy,
@@ -426,7 +422,7 @@ def compare(
     page: bool = True,
     gpu: Annotated[str | None, _GPU] = None,
     gpu_memory: Annotated[str | None, Parameter(group=WHERE, metavar="MEMORY")] = None,
-    here: Here = HERE,
+    device: Where = "auto",
     common: Common = COMMON,
     words: Words = (),
 ) -> int:
@@ -482,7 +478,7 @@ def compare(
             revisions=revision,
             gpu=gpu,
             gpu_memory=gpu_memory,
-            device=here.device,
+            device=device,
             until=until,
             pairs=whole("--pairs", pairs, 1),
             metrics=metric,
@@ -730,7 +726,7 @@ def doctor(
     calibrate: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     host_policy: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     card: Card = CARD,
-    here: Here = HERE,
+    device: Where = "auto",
     common: Common = COMMON,
     words: Words = (),
 ) -> int:
@@ -746,7 +742,7 @@ def doctor(
         batches made ahead: what is requested, what the script does, what this machine has room
         for, and why. The options below belong to that run.
     """
-    nothing = (card, here, replace(common, json=False), words) == (CARD, HERE, COMMON, ())
+    nothing = (card, device, replace(common, json=False), words) == (CARD, "auto", COMMON, ())
     if not (words and not calibrate if host_policy else nothing):
         raise UsageError(
             "--host-policy and a command belong together",
@@ -759,7 +755,7 @@ def doctor(
     from brimful.verbs.audit import audit as verb
 
     with views.progress() as watcher:
-        chosen = {**card.chosen(), **common.chosen(watcher), "device": here.device}
+        chosen = {**asdict(card), **common.chosen(watcher), "device": device}
         record = verb(words, host_policy=True, **chosen)
     return views.show_audit(record, common.json, common.details)
 
