@@ -38,7 +38,33 @@ OTHER = Group("Other", sort_key=4)
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Common:
-    """What every verb that runs trials takes."""
+    """What every verb that runs trials takes.
+
+    Parameters
+    ----------
+    set_
+        The value of a placeholder of your command: --set lr=3e-4 for {lr}. May be repeated.
+    budget
+        The most memory to use: a share of what is free (90%), or bytes (20GiB). Default: 90%, or
+        all of an imaginary card.
+    max_batch_size
+        Never name or try a larger batch size.
+    time_limit
+        The longest that one trial may take (default: 10min). For tune and predict: the longest that
+        the whole search may take; what is known by then is the answer.
+    steps
+        How many optimizer steps a trial measures. Memory trials of tune take at most two.
+    batch_size_from
+        Where brimful sets the batch size: flag (of the command), script (a number in its text),
+        loader (where the DataLoader is made) or none (it stays as it is). auto takes the first of
+        them that exists.
+    home
+        The folder of the records. Default: BRIMFUL_HOME, or .brimful here.
+    json
+        One JSON object on standard output; progress goes to standard error.
+    details
+        Print everything: where the memory goes, how each number was found, every trial.
+    """
 
     set_: Annotated[
         tuple[str, ...],
@@ -50,32 +76,16 @@ class Common:
             show_default=False,
         ),
     ] = ()
-    """The value of a placeholder of your command: --set lr=3e-4 for {lr}. May be repeated."""
     budget: Annotated[str | None, Parameter(group=TRIALS, metavar="MEMORY")] = None
-    """The most memory to use: a share of what is free (90%), or bytes (20GiB). Default: 90%, or all
-    of an imaginary card.
-    """
     max_batch_size: Annotated[str | None, Parameter(group=TRIALS, metavar="N")] = None
-    """Never name or try a larger batch size."""
     time_limit: Annotated[str | None, Parameter(group=TRIALS, metavar="TIME")] = None
-    """The longest that one trial may take (default: 10min). For tune and predict: the longest that
-    the whole search may take; what is known by then is the answer.
-    """
     steps: Annotated[str | None, Parameter(group=TRIALS, metavar="N")] = None
-    """How many optimizer steps a trial measures. Memory trials of tune take at most two."""
     batch_size_from: Annotated[str, Parameter(group=TRIALS, metavar="PLACE")] = "auto"
-    """Where brimful sets the batch size: flag (of the command), script (a number in its text),
-    loader (where the DataLoader is made) or none (it stays as it is). auto takes the first of them
-    that exists.
-    """
     home: Annotated[Path | None, Parameter(group=OUTPUT, metavar="FOLDER")] = None
-    """The folder of the records. Default: BRIMFUL_HOME, or .brimful here."""
     json: Annotated[
         bool, Parameter(name="--json", negative="", show_default=False, group=OUTPUT)
     ] = False
-    """One JSON object on standard output; progress goes to standard error."""
     details: Annotated[bool, Parameter(negative="", show_default=False, group=OUTPUT)] = False
-    """Print everything: where the memory goes, how each number was found, every trial."""
 
     def chosen(self, watcher: Watcher) -> dict[str, Any]:
         """The settings and options as the verbs take them."""
@@ -113,118 +123,42 @@ _GPU = Parameter(group=WHERE, metavar="NAME", completer=_gpu_names)
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Card:
-    """An imaginary card."""
+    """An imaginary card.
+
+    Parameters
+    ----------
+    gpu
+        A card of the catalogue (`brimful gpus`), which need not be here: a100-40gb, or three of
+        them: a100-40gb:3, or eight in each of four machines: h100:8x4. predict compares several:
+        l4,a100-80gb:1..4, or all.
+    gpu_memory
+        A card that is in no catalogue, by its memory: 20GiB, or three of them: 20GiB:3.
+    ranks
+        How many ranks the training has, where brimful is to start one of them alone: --ranks 64.
+    as_rank
+        With --ranks, or several machines: which rank to start. Default: 0.
+    link
+        What each card can send to other machines: 400Gb, 100GbE or 50GB/s.
+    """
 
     gpu: Annotated[str | None, _GPU] = None
-    """A card of the catalogue (`brimful gpus`), which need not be here: a100-40gb, or three of
-    them: a100-40gb:3, or eight in each of four machines: h100:8x4. predict compares several:
-    l4,a100-80gb:1..4, or all.
-    """
     gpu_memory: Annotated[str | None, Parameter(group=WHERE, metavar="MEMORY")] = None
-    """A card that is in no catalogue, by its memory: 20GiB, or three of them: 20GiB:3."""
     ranks: Annotated[int | None, Parameter(group=WHERE, metavar="N")] = None
-    """How many ranks the training has, where brimful is to start one of them alone: --ranks 64."""
     as_rank: Annotated[int | None, Parameter(group=WHERE, metavar="N")] = None
-    """With --ranks, or several machines: which rank to start. Default: 0."""
     link: Annotated[str | None, Parameter(group=WHERE, metavar="SPEED")] = None
-    """What each card can send to other machines: 400Gb, 100GbE or 50GB/s."""
-
-    def chosen(self) -> dict[str, Any]:
-        """The cards as the verbs take them."""
-        return asdict(self)
 
 
-@Parameter(name="*")
-@dataclass(frozen=True)
-class Here:
-    """What is here."""
-
-    device: Annotated[str, Parameter(group=WHERE, metavar="DEVICE")] = "auto"
-    """auto (the accelerator that is here, else the CPU), cpu or accelerator."""
-
-
-@Parameter(name="*")
-@dataclass(frozen=True)
-class Running:
-    """What `run` takes."""
-
-    plan: Annotated[str | None, Parameter(group=RUN, metavar="RECORD")] = None
-    """A record of `brimful tune`, `latest` (the newest of this command) or `none`. Without it and
-    without --set: the newest of this command that is for this machine, if there is one."""
-    strict: Annotated[bool, Parameter(group=RUN, negative="", show_default=False)] = False
-    """Refuse a plan that was tuned with another seed, output folder, run name or number of epochs;
-    without it, brimful lists such differences and follows the plan."""
-    set_: Annotated[
-        tuple[str, ...],
-        Parameter(
-            name=["--set", "-s"], group=RUN, metavar="NAME=VALUE", negative="", show_default=False
-        ),
-    ] = ()
-    """The value of a setting, in place of the plan's: --set batch_size=64. May be repeated."""
-    max_restarts: Annotated[str, Parameter(group=RUN, metavar="N")] = "10"
-    """How often it may start again with a smaller batch size after it ran out of memory."""
-    resume_with: Annotated[
-        str | None, Parameter(group=RUN, metavar="WORDS", allow_leading_hyphen=True)
-    ] = None
-    """The text that replaces {resume} when it starts again: --resume-with "--resume last"."""
-    fresh: Annotated[bool, Parameter(group=RUN, negative="", show_default=False)] = False
-    """Begin anew, although the last run of this command was cut off (killed, told to end, or the
-    machine went down); without it, brimful goes on from that run's checkpoint, with the text of
-    --resume-with."""
-    ladder: Annotated[str | None, Parameter(group=RUN, metavar="N,N,...")] = None
-    """The batch sizes that you trust, tried in this order after out of memory: --ladder 96,80,64.
-    Without it brimful takes one that is known to fit, by trials, predictions or earlier runs, else
-    half."""
-    grace: Annotated[str, Parameter(group=RUN, metavar="TIME")] = "90s"
-    """How long the command may take to end after a signal, writing its checkpoint, before brimful
-    kills it.
-    """
-    batch_size_from: Annotated[str, Parameter(group=RUN, metavar="PLACE")] = "auto"
-    """Where brimful sets the batch size: flag (of the command), script (a number in its text),
-    loader (where the DataLoader is made) or none (it stays as it is). auto takes the first of them
-    that exists.
-    """
-    host_limit: Annotated[str | None, Parameter(group=RUN, metavar="MEMORY")] = None
-    """End the command as out of host memory when its processes hold more: 20GiB. brimful checks
-    about every 0.01 s, and they can pass the limit between two checks."""
-    device: Annotated[str | None, Parameter(group=WHERE, metavar="DEVICE")] = None
-    """auto (the plan's, else the accelerator that is here, else the CPU), cpu or accelerator."""
-    gpu: Annotated[str | None, Parameter(group=WHERE, metavar="NAME", show=False)] = None
-    gpu_memory: Annotated[str | None, Parameter(group=WHERE, metavar="MEMORY", show=False)] = None
-    home: Annotated[Path | None, Parameter(group=OUTPUT, metavar="FOLDER")] = None
-    """The folder of the records. Default: BRIMFUL_HOME, or .brimful here."""
-    json: Annotated[
-        bool, Parameter(name="--json", negative="", show_default=False, group=OUTPUT)
-    ] = False
-    """One JSON object on standard output; what the command prints there goes to standard error."""
-
-    def refuse_imaginary_cards(self) -> None:
-        if self.gpu is not None or self.gpu_memory is not None:
-            raise UsageError(
-                problem=f"brimful run --gpu {self.gpu or self.gpu_memory}",
-                explanation="an imaginary card computes nothing, so nothing can be trained on it",
-                suggestion="ask `brimful predict` or `brimful tune` for that card, and run the "
-                "plan on a real one",
-            )
-
-    def chosen(self) -> dict[str, Any]:
-        return {
-            "plan": self.plan,
-            "strict": self.strict,
-            "settings": dict(map(pair, self.set_)),
-            "device": self.device,
-            "max_restarts": whole("--max-restarts", self.max_restarts, 0),
-            "resume_with": self.resume_with,
-            "fresh": self.fresh,
-            "ladder": self.ladder,
-            "grace_s": parse_duration(self.grace),
-            "host_limit": self.host_limit,
-            "options": Options(home=self.home, batch_size_from=self.batch_size_from),
-        }
-
+Where = Annotated[
+    str,
+    Parameter(
+        group=WHERE,
+        metavar="DEVICE",
+        help="auto (the accelerator that is here, else the CPU), cpu or accelerator.",
+    ),
+]
 
 # of a command line that names no option
-CARD, COMMON, HERE, RUNNING = Card(), Common(), Here(), Running()
+CARD, COMMON = Card(), Common()
 
 Words = Annotated[tuple[str, ...], Parameter(parse=False)]
 Json = Annotated[bool, Parameter(name="--json", negative="", show_default=False)]
@@ -323,7 +257,7 @@ def predict(
     with views.progress() as watcher:
         record = verb(
             words,
-            **card.chosen(),
+            **asdict(card),
             **common.chosen(watcher),
             what_if=what_if,
             samples=whole("--samples", samples, 1) if samples is not None else None,
@@ -363,7 +297,7 @@ def request(
     from brimful.verbs.request import request as verb
 
     with views.progress() as watcher:
-        record, asked = verb(words, queue=queue, **card.chosen(), **common.chosen(watcher))
+        record, asked = verb(words, queue=queue, **asdict(card), **common.chosen(watcher))
     return views.show_request(record, asked, queue, common.json, common.details)
 
 
@@ -375,7 +309,7 @@ def request(
 def audit(
     *,
     card: Card = CARD,
-    here: Here = HERE,
+    device: Where = "auto",
     common: Common = COMMON,
     sarif: Path | None = None,
     words: Words = (),
@@ -393,7 +327,7 @@ def audit(
     from brimful.verbs.audit import audit as verb
 
     with views.progress() as watcher:
-        record = verb(words, **card.chosen(), device=here.device, **common.chosen(watcher))
+        record = verb(words, **asdict(card), device=device, **common.chosen(watcher))
     if sarif is not None:
         views.write(record, "sarif", sarif)
     return views.show_audit(record, common.json, common.details)
@@ -407,7 +341,7 @@ def audit(
 def tune(
     *,
     card: Card = CARD,
-    here: Here = HERE,
+    device: Where = "auto",
     common: Common = COMMON,
     objective: str | None = None,
     noise_scale: Annotated[str | None, Parameter(metavar="N")] = None,
@@ -451,8 +385,8 @@ def tune(
     with views.progress() as watcher:
         record = verb(
             words,
-            **card.chosen(),
-            device=here.device,
+            **asdict(card),
+            device=device,
             objective=objective,
             noise_scale=None if noise_scale is None else whole("--noise-scale", noise_scale, 1),
             host_policy=host_policy,
@@ -488,7 +422,7 @@ def compare(
     page: bool = True,
     gpu: Annotated[str | None, _GPU] = None,
     gpu_memory: Annotated[str | None, Parameter(group=WHERE, metavar="MEMORY")] = None,
-    here: Here = HERE,
+    device: Where = "auto",
     common: Common = COMMON,
     words: Words = (),
 ) -> int:
@@ -544,7 +478,7 @@ def compare(
             revisions=revision,
             gpu=gpu,
             gpu_memory=gpu_memory,
-            device=here.device,
+            device=device,
             until=until,
             pairs=whole("--pairs", pairs, 1),
             metrics=metric,
@@ -560,17 +494,103 @@ def compare(
     usage="Usage: brimful run [--plan RECORD] [OPTIONS] -- COMMAND...",
     help_epilogue=_example("run -- python train.py --batch-size {batch_size}"),
 )
-def run_command(*, running: Running = RUNNING, words: Words = ()) -> int:
+def run_command(
+    *,
+    plan: Annotated[str | None, Parameter(group=RUN, metavar="RECORD")] = None,
+    strict: Annotated[bool, Parameter(group=RUN, negative="", show_default=False)] = False,
+    set_: Annotated[
+        tuple[str, ...],
+        Parameter(
+            name=["--set", "-s"], group=RUN, metavar="NAME=VALUE", negative="", show_default=False
+        ),
+    ] = (),
+    max_restarts: Annotated[str, Parameter(group=RUN, metavar="N")] = "10",
+    resume_with: Annotated[
+        str | None, Parameter(group=RUN, metavar="WORDS", allow_leading_hyphen=True)
+    ] = None,
+    fresh: Annotated[bool, Parameter(group=RUN, negative="", show_default=False)] = False,
+    ladder: Annotated[str | None, Parameter(group=RUN, metavar="N,N,...")] = None,
+    grace: Annotated[str, Parameter(group=RUN, metavar="TIME")] = "90s",
+    batch_size_from: Annotated[str, Parameter(group=RUN, metavar="PLACE")] = "auto",
+    host_limit: Annotated[str | None, Parameter(group=RUN, metavar="MEMORY")] = None,
+    device: Annotated[str | None, Parameter(group=WHERE, metavar="DEVICE")] = None,
+    gpu: Annotated[str | None, Parameter(group=WHERE, metavar="NAME", show=False)] = None,
+    gpu_memory: Annotated[str | None, Parameter(group=WHERE, metavar="MEMORY", show=False)] = None,
+    home: Annotated[Path | None, Parameter(group=OUTPUT, metavar="FOLDER")] = None,
+    json: Annotated[
+        bool, Parameter(name="--json", negative="", show_default=False, group=OUTPUT)
+    ] = False,
+    words: Words = (),
+) -> int:
     """Train with the settings that tune chose.
 
     After an out-of-memory error it starts again with a smaller batch size.
+
+    Parameters
+    ----------
+    plan
+        A record of `brimful tune`, `latest` (the newest of this command) or `none`. Without it and
+        without --set: the newest of this command that is for this machine, if there is one.
+    strict
+        Refuse a plan that was tuned with another seed, output folder, run name or number of epochs;
+        without it, brimful lists such differences and follows the plan.
+    set_
+        The value of a setting, in place of the plan's: --set batch_size=64. May be repeated.
+    max_restarts
+        How often it may start again with a smaller batch size after it ran out of memory.
+    resume_with
+        The text that replaces {resume} when it starts again: --resume-with "--resume last".
+    fresh
+        Begin anew, although the last run of this command was cut off (killed, told to end, or the
+        machine went down); without it, brimful goes on from that run's checkpoint, with the text of
+        --resume-with.
+    ladder
+        The batch sizes that you trust, tried in this order after out of memory: --ladder 96,80,64.
+        Without it brimful takes one that is known to fit, by trials, predictions or earlier runs,
+        else half.
+    grace
+        How long the command may take to end after a signal, writing its checkpoint, before brimful
+        kills it.
+    batch_size_from
+        Where brimful sets the batch size: flag (of the command), script (a number in its text),
+        loader (where the DataLoader is made) or none (it stays as it is). auto takes the first of
+        them that exists.
+    host_limit
+        End the command as out of host memory when its processes hold more: 20GiB. brimful checks
+        about every 0.01 s, and they can pass the limit between two checks.
+    device
+        auto (the plan's, else the accelerator that is here, else the CPU), cpu or accelerator.
+    home
+        The folder of the records. Default: BRIMFUL_HOME, or .brimful here.
+    json
+        One JSON object on standard output; what the command prints there goes to standard error.
     """
     from brimful.verbs.run import run as verb
 
-    running.refuse_imaginary_cards()
-    with views.run_progress(running.json) as watcher:
-        record = verb(words, **running.chosen(), watcher=watcher)
-    return views.show_run(record, running.json)
+    if gpu is not None or gpu_memory is not None:
+        raise UsageError(
+            problem=f"brimful run --gpu {gpu or gpu_memory}",
+            explanation="an imaginary card computes nothing, so nothing can be trained on it",
+            suggestion="ask `brimful predict` or `brimful tune` for that card, and run the "
+            "plan on a real one",
+        )
+    with views.run_progress(json) as watcher:
+        record = verb(
+            words,
+            plan=plan,
+            strict=strict,
+            settings=dict(map(pair, set_)),
+            device=device,
+            max_restarts=whole("--max-restarts", max_restarts, 0),
+            resume_with=resume_with,
+            fresh=fresh,
+            ladder=ladder,
+            grace_s=parse_duration(grace),
+            host_limit=host_limit,
+            options=Options(home=home, batch_size_from=batch_size_from),
+            watcher=watcher,
+        )
+    return views.show_run(record, json)
 
 
 @app.command(group=DURING, usage="Usage: brimful monitor [RECORD] [OPTIONS]", help_epilogue="")
@@ -706,7 +726,7 @@ def doctor(
     calibrate: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     host_policy: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     card: Card = CARD,
-    here: Here = HERE,
+    device: Where = "auto",
     common: Common = COMMON,
     words: Words = (),
 ) -> int:
@@ -722,7 +742,7 @@ def doctor(
         batches made ahead: what is requested, what the script does, what this machine has room
         for, and why. The options below belong to that run.
     """
-    nothing = (card, here, replace(common, json=False), words) == (CARD, HERE, COMMON, ())
+    nothing = (card, device, replace(common, json=False), words) == (CARD, "auto", COMMON, ())
     if not (words and not calibrate if host_policy else nothing):
         raise UsageError(
             "--host-policy and a command belong together",
@@ -735,7 +755,7 @@ def doctor(
     from brimful.verbs.audit import audit as verb
 
     with views.progress() as watcher:
-        chosen = {**card.chosen(), **common.chosen(watcher), "device": here.device}
+        chosen = {**asdict(card), **common.chosen(watcher), "device": device}
         record = verb(words, host_policy=True, **chosen)
     return views.show_audit(record, common.json, common.details)
 

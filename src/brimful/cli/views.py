@@ -68,17 +68,16 @@ def show_request(
 
 
 def show_audit(record: Record, json: bool, full: bool = False) -> int:
-    _show(record, full, record.audit if json else None)
-    return 0
+    return _show(record, full, record.audit if json else None)
 
 
 def show_plan(record: Record, json: bool, page: bool, full: bool = False) -> int:
     """The plan; with `page`, writes the page into the record and prints its path."""
-    written = write(record, "html", None) if page else None
-    _show(
+    return _show(
         record,
         full,
         record.plan if json else None,
+        page,
         batch_size=planned_batch_size(record),
         device=record.opened.device.label if record.opened.device else None,
         budget=record.opened.budget,
@@ -88,32 +87,22 @@ def show_plan(record: Record, json: bool, page: bool, full: bool = False) -> int
         notes=record.notes,
         # the record keeps the reports
         trial_results=[replace(trial, reports=()) for trial in record.trials],
-        page=written,
     )
-    if written and not json:
-        print(f"Page: {written}", file=sys.stderr)
-    # 130: what an interrupted search found so far
-    return record.closed.exit_code if record.closed is not None else 0
 
 
 def show_comparison(record: Record, json: bool, page: bool, full: bool = False) -> int:
     """The comparison; with `page`, writes the page into the record and prints its path."""
     comparison = record.comparison
     assert comparison is not None
-    written = write(record, "html", None) if page else None
-    _show(record, full, comparison if json else None, page=written)
-    if written and not json:
-        print(f"Page: {written}", file=sys.stderr)
-    interrupted = record.closed.exit_code if record.closed is not None else 0
+    interrupted = _show(record, full, comparison if json else None, page)
     return interrupted or (DOES_NOT_FIT if comparison.failed else 0)
 
 
 def show_check(record: Record, json: bool, markdown: bool) -> int:
     """What became of the jobs."""
-    if markdown and not json:
-        print(render_markdown(record), end="")
-    else:
-        _show(record, False, record.check if json else None)
+    if not markdown or json:
+        return _show(record, False, record.check if json else None)
+    print(render_markdown(record), end="")
     return record.closed.exit_code if record.closed is not None else 0
 
 
@@ -133,10 +122,14 @@ def show_run(record: Record, json: bool) -> int:
     return run.ended.exit_code
 
 
-def _show(record: Record, full: bool, value: Any, **more: Any) -> None:
+def _show(record: Record, full: bool, value: Any, page: bool | None = None, **more: Any) -> int:
     """Prints `value` and `more` as JSON, with the record and the flags in which settings were
-    found; None: the screen.
+    found; None: the screen. `page`: whether to write the page; None where the verb has none.
+    Returns the exit code of the record: 130 of what an interrupted search found so far.
     """
+    if page is not None:
+        more["page"] = write(record, "html", None) if page else None
+    code = record.closed.exit_code if record.closed is not None else 0
     if value is not None:
         command = record.opened.command
         print(
@@ -147,10 +140,13 @@ def _show(record: Record, full: bool, value: Any, **more: Any) -> None:
                 found_flags=command.found_flags if command else {},
             )
         )
-        return
+        return code
     console.show_record(console.make_console(), record, full)
     hint = "" if full else " (more: --details, or `brimful report` for a page)"
     print(f"Record: {record.folder}{hint}", file=sys.stderr)
+    if more.get("page"):
+        print(f"Page: {more['page']}", file=sys.stderr)
+    return code
 
 
 def show_report(

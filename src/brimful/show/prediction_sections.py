@@ -35,7 +35,6 @@ from brimful.show.text import (
 from brimful.values import (
     Breakdown,
     CardPeak,
-    Epoch,
     Estimate,
     Moment,
     PeakEstimate,
@@ -186,20 +185,15 @@ def _facts(prediction: Prediction) -> tuple[tuple[str, Cell], ...]:
         rows.append(
             ("loading", Cell(loading_text(prediction.loading) if prediction.loading else _UNTIMED))
         )
-    rows += _epoch_rows(prediction.epoch) if prediction.epoch is not None else []
+    if (epoch := prediction.epoch) is not None:
+        times = {
+            "time of its training": epoch.train_s,
+            "time of its evaluation": epoch.evaluation_s,
+            "time before the next epoch": epoch.between_s,
+        }
+        rows.append(("an epoch", Cell(epoch_text(epoch))))
+        rows += [(name, seconds_cell(time)) for name, time in times.items() if time is not None]
     return (*rows, ("answered in", Cell(seconds_text(prediction.seconds), Source.MEASURED)))
-
-
-def _epoch_rows(epoch: Epoch) -> list[tuple[str, Cell]]:
-    times = {
-        "time of its training": epoch.train_s,
-        "time of its evaluation": epoch.evaluation_s,
-        "time before the next epoch": epoch.between_s,
-    }
-    return [
-        ("an epoch", Cell(epoch_text(epoch))),
-        *((name, seconds_cell(time)) for name, time in times.items() if time is not None),
-    ]
 
 
 def _largest(prediction: Prediction) -> Cell:

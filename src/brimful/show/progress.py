@@ -239,7 +239,8 @@ class RunProgress:
 
     def attempt_ended(self, attempt: Attempt) -> None:
         self._line = ""
-        self.message(attempt_line(attempt))
+        said = f"{OUTCOMES[attempt.outcome].text}, {counted(attempt.steps, 'step')}"
+        self.message(f"Attempt {attempt.number}: {said}{_rate_and_time(attempt)}")
 
     def message(self, text: str) -> None:
         """A sentence of brimful's that stays."""
@@ -339,15 +340,6 @@ def heartbeat_line(attempt: int, beat: Heartbeat) -> str:
         whole_seconds(beat.seconds): True,
     }
     return ", ".join(text for text, is_known in parts.items() if is_known)
-
-
-def attempt_line(attempt: Attempt) -> str:
-    """ "Attempt 1: out of device memory, 812 steps, 14 min"."""
-    text = (
-        f"Attempt {attempt.number}: {OUTCOMES[attempt.outcome].text}, "
-        f"{counted(attempt.steps, 'step')}"
-    )
-    return text + _rate_and_time(attempt)
 
 
 def whole_seconds(seconds: float) -> str:

@@ -55,7 +55,6 @@ _IDLE = (
     "card): %s."
 )
 _LOADING = "*: this machine loads its samples more slowly than that; the time is the card's alone."
-_TONES = {Verdict.FITS: "good", Verdict.TIGHT: "warn", Verdict.DOES_NOT_FIT: "bad", None: "bad"}
 _CELLS_TRACED = (
     "Cells were traced at these very settings; * is extrapolated from traces of others, which a "
     "further one confirmed."
@@ -195,7 +194,7 @@ def _cell_of(cell: GridCell) -> Cell:
     return Cell(
         f"{'over ' * cell.is_least}{bytes_text(cell.peak.device_bytes)}"
         f"{'' if cell.traced else '*'}\n{says}",
-        tone="strong" if cell.best else _TONES[cell.verdict],
+        tone="strong" if cell.best else _FITS[cell.verdict].tone,
     )
 
 

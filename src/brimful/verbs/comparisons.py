@@ -3,6 +3,7 @@
 import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from brimful.decide import compare as deciding
@@ -68,18 +69,14 @@ class Limit:
 def limit(text: str) -> Limit:
     """Raises UsageError where it is none."""
     match = _LIMIT.fullmatch(text)
-    try:
-        return Limit(text.strip(), match[1], match[2] == ">", float(match[3])) if match else _fail()
-    except ValueError:
-        raise UsageError(
-            f"--fail-if {text!r}",
-            "it takes the name of a number, < or >, and a ratio of B to A",
-            "for instance --fail-if 'step_s > 1.05' (or peak_device_bytes, time_to_loss_s, ...)",
-        ) from None
-
-
-def _fail() -> Limit:
-    raise ValueError
+    with suppress(ValueError):
+        if match is not None:
+            return Limit(text.strip(), match[1], match[2] == ">", float(match[3]))
+    raise UsageError(
+        f"--fail-if {text!r}",
+        "it takes the name of a number, < or >, and a ratio of B to A",
+        "for instance --fail-if 'step_s > 1.05' (or peak_device_bytes, time_to_loss_s, ...)",
+    )
 
 
 # --- runs side by side ---

@@ -143,7 +143,9 @@ def _groups(session: Session, began: Start, noted: list[Diagnostic]) -> Iterator
         device, budget = max(
             left, key=lambda pair: (pair[0].cards, _gpu(pair[0]).total_bytes.value)
         )
-        same = [pair for pair in left if _around(pair[0]) == _around(device)]
+        # other numbers of cards or ranks around a rank make another trace
+        around = (device.cards, device.ranks)
+        same = [pair for pair in left if (pair[0].cards, pair[0].ranks) == around]
         capabilities = {_gpu(other).capability for other, _ in same}
         others = tuple(sorted(capabilities - {_gpu(device).capability}))
         view = view_of(
@@ -337,22 +339,16 @@ def _priced(
         return line
     epoch = epoch_of(trials.representative(), speed, None, samples)
     epoch_s = None if epoch is None else epoch.train_s
-    loading = loading_of(trials.session.results, speed)
+    loading, epoch_price = loading_of(trials.session.results, speed), None
+    if price is not None and epoch_s is not None:  # its interval is that of the seconds
+        of_seconds = epoch_s.with_all(lambda time: price.value * time / _HOUR_S)
+        epoch_price = replace(of_seconds, source=Source.ASSUMED, note=price.note)
     return replace(
         line,
         samples_per_s=speed.samples_per_s,
         epoch_s=epoch_s,
         slow_loading=loading is not None and loading.binds,
-        epoch_price=None if price is None or epoch_s is None else _price_of(price, epoch_s),
-    )
-
-
-def _price_of(price: Estimate, seconds: Estimate) -> Estimate:
-    """Of so many seconds; its interval is that of the seconds."""
-    return replace(
-        seconds.with_all(lambda time: price.value * time / _HOUR_S),
-        source=Source.ASSUMED,
-        note=price.note,
+        epoch_price=epoch_price,
     )
 
 
@@ -368,11 +364,6 @@ def _answer(
     gpu = view.gpu if verdict is not None else _gpu(device)
     count = device.cards * machines
     return CardAnswer(gpu, count, verdict, batch_size, peak, problem=problem, machines=machines)
-
-
-def _around(device: Device) -> tuple[int, int | None]:
-    """What a rank finds around it: other numbers of cards or ranks make another trace."""
-    return device.cards, device.ranks
 
 
 def _gpu(device: Device) -> Gpu:

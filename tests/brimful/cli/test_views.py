@@ -95,17 +95,6 @@ def test_a_plan_has_its_batch_size_and_every_trial_in_order(
     assert value["trial_results"][0]["reports"] == [], "the record has them"
 
 
-def test_a_run_has_its_end_and_every_attempt_in_order(capsys: pytest.CaptureFixture[str]) -> None:
-    code, value = printed(capsys, "run")
-    assert code == value["ended"]["exit_code"] == 0
-    assert [one["outcome"] for one in value["attempts"]] == [
-        "out_of_host_memory",
-        "out_of_host_memory",
-        "completed",
-    ]
-    assert [one["resumed"] for one in value["attempts"]] == [None, True, True]
-
-
 @pytest.mark.parametrize(("full", "more"), [(False, True), (True, False)])
 def test_the_short_screen_names_the_way_to_the_rest(
     capsys: pytest.CaptureFixture[str], full: bool, more: bool

@@ -117,8 +117,3 @@ def test_estimates_with_hardly_a_point_are_still_drawn(points: int) -> None:
     if points:
         speed = SpeedEstimate(some, some[0].batch_size, some[0].batch_size, None, 0.03)
         assert "1 fastest" in labels(speed_chart(speed, None, 300))
-
-
-def test_the_same_estimate_gives_the_same_chart() -> None:
-    memory = product.tune_on_cpu().memory
-    assert memory_chart(memory, None, 64, 300) == memory_chart(memory, None, 64, 300)

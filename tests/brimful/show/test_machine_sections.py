@@ -11,12 +11,9 @@ from brimful.show.console import make_console, show_sections
 from brimful.show.machine_sections import (
     calibration_sections,
     card_facts,
-    doctor_sections,
     gpu_sections,
 )
-from brimful.show.section import Facts, Findings, Sentences
-from brimful.values import Calibration, Diagnostic
-from tests.brimful.show import product
+from brimful.values import Calibration
 
 MEASURED = Calibration(
     name="NVIDIA H200",
@@ -43,16 +40,6 @@ def test_every_card_of_the_catalogue_is_listed_with_the_sources_of_its_numbers()
             for name, cell in card_facts(gpu)
             if name.startswith(("usable", "CUDA", "memory", "peak"))
         )
-
-
-def test_the_doctor_lists_what_it_found_or_that_there_are_no_issues() -> None:
-    found = Diagnostic("small-shm", "/dev/shm has 64 MiB", "workers may fail", "mount a larger one")
-    findings, facts = doctor_sections(product.MACHINE, (found,))
-    assert isinstance(facts, Facts) and dict(facts.rows)["limit of the cgroup"].text == "16.0 GiB"
-    assert isinstance(findings, Findings) and findings.found == (found,)
-    without = doctor_sections(replace(product.MACHINE, cgroup_limit_bytes=None), ())
-    assert isinstance(without[0], Sentences) and without[0].sentences == ("No issues found.",)
-    assert "limit of the cgroup" not in dict(without[1].rows)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -20,19 +20,6 @@ def test_every_table_has_as_many_cells_in_each_row(name: str) -> None:
         width = cells
 
 
-def test_a_plan_has_its_command_and_its_reasons() -> None:
-    text = render_markdown(product.tune_on_cpu())
-    assert "```sh\nmy-train --batch-size 256\n```" in text
-    assert (
-        "| batch\\_size | 64 | 256 | the smallest size within 3% of the fastest one, 947 | "
-        "measured |" in text
-    )
-    assert (
-        "| speed | 865 samples/s measured; 2 runs | 962 samples/s measured; 2 runs | 1.11 ×; 2 "
-        "turns side by side |" in text
-    )
-
-
 def test_a_prediction_lists_its_phases_and_folds_the_details() -> None:
     text = render_markdown(product.predict_fits())
     assert "| train | 114 MiB | 114 MiB | 1.51 GiB | 1.50 to 1.53 GiB | 4.3 % |" in text

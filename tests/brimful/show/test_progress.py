@@ -126,24 +126,6 @@ def test_a_trial_with_a_step_is_not_said_to_have_none() -> None:
     assert "no step in" not in stream.getvalue()
 
 
-def test_off_a_terminal_there_are_no_carriage_returns_and_no_escape_codes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    progress, stream, clock = off_terminal()
-    with progress:
-        for number, sample in enumerate(product.tune_out_of_memory().trials, 1):
-            progress.trial_started(sample.trial, number, 5)
-            clock.now += 30
-            progress.trial_progress(None)
-            progress.trial_ended(sample)
-        progress.message("done [bold]with[/bold] that")
-    written = stream.getvalue()
-    assert "\r" not in written and "\x1b" not in written
-    assert "done [bold]with[/bold] that\n" in written
-    assert "out of host memory" in written
-
-
 def test_on_a_terminal_the_line_is_redrawn_and_what_ended_stays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -264,7 +246,7 @@ def test_elsewhere_lines_come_ever_more_seldom_without_carriage_returns_or_colou
     shown, out, err = run_progress(live=False, clock=lambda: now[0])
     shown.attempt_started(1, (EffectiveSetting("batch_size", 8, 64, "why", Source.MEASURED),))
     times = []
-    for second in range(1, 8 * 3600):
+    for second in range(1, 2 * 3600):
         now[0] = float(second)
         before = len(err.text)
         shown.heartbeat(HEARTBEAT)

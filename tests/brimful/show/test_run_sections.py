@@ -87,12 +87,6 @@ def test_trials_say_why_they_failed_and_what_they_ran_with() -> None:
     assert any("with MALLOC_" in note for note in tuned.notes)
 
 
-def test_a_peak_of_an_imaginary_card_is_predicted_and_of_this_machine_measured() -> None:
-    records = {Source.PREDICTED: product.tune_on_card(), Source.MEASURED: product.tune_on_cpu()}
-    for source, record in records.items():
-        assert {row[4].source for row in trial_sections(record)[0].rows} == {source}
-
-
 def test_host_memory_that_was_not_measured_truly_says_so_and_a_caught_error_too() -> None:
     record = product.tune_out_of_memory()
     one = next(

@@ -38,13 +38,6 @@ def column(found: Table, name: str) -> list[str]:
     return [row[at].text for row in found.rows]
 
 
-@pytest.mark.parametrize("name", product.ALL)
-def test_every_row_of_a_table_has_a_cell_for_each_column(name: str) -> None:
-    for section in sections(product.ALL[name]()):
-        if isinstance(section, Table):
-            assert {len(row) for row in section.rows} == {len(section.columns)}, section.title
-
-
 def test_parts_that_a_record_lacks_are_left_out() -> None:
     titles = {section.title for section in sections(product.empty())}
     assert titles == {"Where this ran", "The machine"}
@@ -178,13 +171,6 @@ def test_an_absent_number_of_an_audit_is_a_dash_and_never_nought() -> None:
     assert [rows[name].text for name in names] == ["–"] * 3
 
 
-def test_warnings_are_listed_once_wherever_the_record_holds_them() -> None:
-    record = product.predict_as_given()
-    doubled = replace(record, notes=record.prediction.warnings)
-    (found,) = titled(doubled, "Warnings")
-    assert found.found == record.prediction.warnings  # type: ignore[attr-defined]
-
-
 # --- what a chart's sentences may state ---
 
 
@@ -223,18 +209,6 @@ def test_a_memory_chart_says_of_the_largest_size_only_what_the_estimate_states(
     memory: MemoryEstimate, end: str
 ) -> None:
     assert memory_sentences(memory, BUDGET)[-1] == end
-
-
-@pytest.mark.parametrize("name", product.ALL)
-def test_no_chart_says_that_nothing_fits_where_a_size_on_it_fits(name: str) -> None:
-    record = product.ALL[name]()
-    budget = record.opened.budget or (record.prediction.budget if record.prediction else None)
-    if record.memory is None or budget is None or not (record.memory.curve or record.memory.probes):
-        return
-    fits = any(
-        point.value.value <= budget.bytes for point in (*record.memory.curve, *record.memory.probes)
-    )
-    assert not (fits and "already needs" in " ".join(memory_sentences(record.memory, budget)))
 
 
 def test_a_command_to_paste_says_what_is_to_be_put_where_a_secret_was():

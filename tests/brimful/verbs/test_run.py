@@ -244,18 +244,6 @@ def test_a_training_that_goes_well_is_not_ended_by_a_disk_that_is_full(trains, u
     assert sum("disk is full" in message for message in user.messages) == 1
 
 
-def test_the_record_can_be_read_back_and_cut_off_at_any_line(trains, tmp_path):
-    record = trains("{batch_size}", "40", settings={"batch_size": 64})
-    assert read_record(record.folder) == record
-    path = latest(tmp_path / "home") / "record.jsonl"  # type: ignore[operator]
-    lines = path.read_bytes().splitlines(keepends=True)
-    for count in range(1, len(lines)):
-        path.write_bytes(b"".join(lines[:count]) + lines[count][:10])
-        cut = read_record(path)
-        assert cut.torn
-        assert cut.run is None or cut.run.ended is None or count == len(lines) - 1
-
-
 # --- after an attempt, from values alone ---
 
 ROWS = (EffectiveSetting("batch_size", 64, 64, "as the command says", Source.MEASURED),)

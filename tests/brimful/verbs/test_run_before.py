@@ -54,7 +54,7 @@ def test_after_kills_no_older_state_is_written_over_a_newer_one(tmp_path):
     (tmp_path / "train.py").write_text(COUNTS)
     words = (*WORDS, "--", sys.executable, "train.py", "{resume}")
     draw, reached = random.Random(4), 0
-    for number, whom in enumerate(("parent", "child", "both", "both", "parent"), 1):
+    for number, whom in enumerate(("parent", "child", "both"), 1):
         parent = start(tmp_path, *words)
         pid, began_at = map(int, wait_for(tmp_path / "began.txt", number)[-1].split())
         assert began_at >= reached
@@ -166,14 +166,12 @@ def test_another_training_and_a_fresh_one_begin_at_their_beginning(cuts, words, 
     assert "last" not in user.lines[0] and record.run.started.goes_on is None
 
 
-def test_a_run_that_made_no_step_is_begun_anew(cuts):
-    cuts("{resume}", steps=0)
-    assert cuts.again("{resume}")[0].lines == ["started"]
-
-
-def test_where_nobody_saw_whether_it_trained_it_goes_on(cuts):
-    cuts("{resume}", steps=None)
-    assert cuts.again("{resume}")[0].lines == ["started --resume last"]
+@pytest.mark.parametrize(("steps", "begins"), [(0, "started"), (None, "started --resume last")])
+def test_a_run_that_made_no_step_is_begun_anew_and_one_of_which_nobody_knows_goes_on(
+    cuts, steps, begins
+):
+    cuts("{resume}", steps=steps)
+    assert cuts.again("{resume}")[0].lines == [begins]
 
 
 def test_without_a_place_for_the_words_nothing_is_started(cuts, tmp_path):

@@ -13,29 +13,18 @@ from hypothesis import strategies as st
 
 from brimful import audit, predict, tune
 from brimful import record as records
-from brimful.codec import SCHEMA
 from brimful.command import parse
-from brimful.errors import DiskFull, Interrupted, OtherSchema, Terminated
+from brimful.errors import DiskFull, Terminated
 from brimful.record import latest, read_record
 from brimful.show.console import make_console, show_record
 from brimful.show.html import render_page
 from brimful.values import Outcome
 from brimful.verbs.session import Nobody, Options, opened
-from tests.brimful.verbs.world import World, disk_full_at, work
+from tests.brimful.verbs.world import World, work
 
 
 def kept(home):
     return read_record(latest(home))
-
-
-def test_an_interrupt_in_the_middle_of_a_trial_keeps_that_trial_and_those_before(tmp_path):
-    world = World(outcome_of=lambda trial, size: Outcome.INTERRUPTED if size > 20 else None)
-    with pytest.raises(Interrupted):
-        work(world, tune, device="cpu", budget="1GiB", home=tmp_path)
-    record = kept(tmp_path)
-    assert record.closed.exit_code == 130
-    assert record.trials[-1].outcome is Outcome.INTERRUPTED
-    assert [s.outcome for s in record.trials[:-1]] == [Outcome.COMPLETED] * (len(record.trials) - 1)
 
 
 @pytest.mark.parametrize(
@@ -69,16 +58,8 @@ def test_each_trial_gets_what_those_before_it_saw_of_the_samples(tmp_path):
         assert len(got) > 3 and got == [[], [first], [first], *[[first, third]] * (len(got) - 3)]
 
 
-@pytest.mark.parametrize("number", [1, 2, 4])
-def test_a_disk_that_fills_up_between_trials_keeps_the_trials_before(tmp_path, number):
-    with pytest.raises(DiskFull):
-        work(disk_full_at(World(), number), tune, device="cpu", budget="1GiB", home=tmp_path)
-    record = kept(tmp_path)
-    assert (len(record.trials), record.closed.exit_code) == (number - 1, 1)
-
-
 @settings(
-    max_examples=15,
+    max_examples=10,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -116,7 +97,7 @@ def cut_off(whole_record, share):
     return read_record(folder)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(share=st.floats(0, 1))
 def test_a_record_cut_off_at_any_byte_can_be_shown(whole_record, share):
     stream = io.StringIO()
@@ -124,7 +105,7 @@ def test_a_record_cut_off_at_any_byte_can_be_shown(whole_record, share):
     assert stream.getvalue().strip()
 
 
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.7, 0.999])
+@pytest.mark.parametrize("share", [0.3, 0.999])
 def test_a_record_cut_off_gives_a_page(whole_record, share):
     assert "<html" in render_page(cut_off(whole_record, share))
 
@@ -138,14 +119,6 @@ def whole_record(tmp_path_factory):
     path = latest(home)
     assert record.plan is not None
     return path, (path / "record.jsonl").read_bytes()
-
-
-def test_a_record_of_a_newer_brimful_is_refused_as_such(tmp_path):
-    work(World(), predict, ("my-train", "--batch-size", "4"), gpu_memory="4GiB", home=tmp_path)
-    path = latest(tmp_path) / "record.jsonl"
-    path.write_text(path.read_text().replace(f'"schema":{SCHEMA}', '"schema":99'))
-    with pytest.raises(OtherSchema):
-        read_record(latest(tmp_path))
 
 
 def test_a_verb_returns_what_its_record_holds(tmp_path):

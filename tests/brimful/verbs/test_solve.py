@@ -19,9 +19,9 @@ from brimful_inside.simulator.trace import Free, Malloc, Phase, Row, Step
 from tests.brimful.verbs.world import MIB, Uneven, World, work
 
 SLOW = settings(
-    max_examples=25,
+    max_examples=12,
     deadline=None,
-    phases=[HypothesisPhase.generate],
+    phases=[HypothesisPhase.explicit, HypothesisPhase.generate],
     suppress_health_check=[HealthCheck.too_slow],
 )
 COMMAND = ("my-train", "--batch-size", "8", "--max-length", "{max_length}")
@@ -127,6 +127,8 @@ SHAPES = st.builds(
         most=512,
     )
 )
+# a model agrees with some of its traces by chance
+@example(Shaped(fixed=1144497, linear=7 * MIB, step=32, least=40))
 @given(SHAPES)
 def test_the_value_that_is_named_fits_and_the_next_one_does_not(world):
     if world.layers:
@@ -145,17 +147,6 @@ def test_the_value_that_is_named_fits_and_the_next_one_does_not(world):
     assert verdict_at(world, value) == prediction.verdict == "fits"
     assert verdict_at(world, value + unit) != "fits", f"{value + unit} is larger"
     assert len({trial.settings["max_length"] for trial in world.launched}) <= 24
-
-
-def test_a_value_is_named_only_if_it_was_traced_though_a_model_agrees_with_some_traces_by_chance():
-    world = Shaped(fixed=1144497, linear=7 * MIB, step=32, least=40)
-    prediction = solved(world).prediction
-    assert prediction.solved.value in {trial.settings["max_length"] for trial in world.launched}
-    assert (
-        verdict_at(world, prediction.solved.value)
-        == "fits"
-        != verdict_at(world, prediction.solved.value + 1)
-    )
 
 
 @pytest.mark.parametrize("quadratic", [0, 4096])
@@ -201,15 +192,6 @@ def test_values_that_take_too_much_of_this_computer_are_given_up_after_few_trial
     assert "the largest that ran, limited by this computer" in headline(record).sentence
     assert sum(value >= 2000 for value in values) <= 3 and len(values) <= 8
     assert all(trial.time_limit_s <= 30 and trial.host_limit_bytes for trial in world.launched[1:])
-
-
-def test_what_was_not_tried_below_a_limit_of_the_script_is_said():
-    prediction = solved(Shaped(linear=64 * 1024, most=299)).prediction
-    assert 284 < prediction.solved.value <= 299
-    says = [warning.problem for warning in prediction.warnings if warning.code == "search"]
-    assert prediction.solved.value == 299 or any(
-        "no trials were left for sizes in between" in problem for problem in says
-    )
 
 
 def test_a_setting_that_changes_nothing_is_an_error_that_names_the_values_tried():

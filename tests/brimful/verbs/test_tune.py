@@ -32,7 +32,7 @@ from tests.brimful.verbs.world import (
     work,
 )
 
-SLOW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SLOW = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 MEMORY = (Outcome.OUT_OF_DEVICE_MEMORY, Outcome.OUT_OF_HOST_MEMORY)
 
 
@@ -70,18 +70,21 @@ def check(world: World, record: Record, budget: int, most: int | None) -> None:
     "600MiB",
     None,
     False,
+    None,
 )
 @given(
     WORLDS,
     st.sampled_from(["600MiB", "1GiB"]),
     st.one_of(st.none(), st.integers(1, 500)),
     st.booleans(),
+    st.one_of(st.none(), st.floats(0.5, 1e5)),
 )
-def test_on_a_cpu_what_is_named_was_run_and_obeys_every_limit(world, budget, most, asks):
+def test_on_a_cpu_what_is_named_was_run_and_obeys_every_limit(world, budget, most, asks, noise):
     argv = ("my-train", "--batch-size", "24") if asks else COMMAND
     bytes_ = {"600MiB": 600 * MIB, "1GiB": GIB}[budget]
     try:
-        record = work(world, tune, argv, most, budget, device="cpu")
+        learning = {"objective": "learning", "noise_scale": noise} if noise else {}
+        record = work(world, tune, argv, most, budget, device="cpu", **learning)
     except DoesNotFit:
         assert world.peak(1) > bytes_
         return
@@ -113,22 +116,6 @@ def test_on_an_imaginary_card_what_is_named_was_run_and_obeys_every_limit(
     assert record.plan.trials <= (7 if world.kink_at is None else 17), (
         "six traces, sixteen where memory bends, and one that confirms"
     )
-
-
-def test_these_checks_catch_a_plan_that_was_never_run():
-    world = World(dataset=500)
-    record = work(world, tune, budget="1GiB", device="cpu")
-    size = chosen(record)
-    without = dataclasses.replace(
-        record, trials=tuple(s for s in record.trials if s.trial.settings["batch_size"] != size)
-    )
-    for wrong in (
-        (without, GIB, None),
-        (record, world.peak(size) - 1, None),
-        (record, GIB, size - 1),
-    ):
-        with pytest.raises(AssertionError, match="never run" if wrong[0] is without else None):
-            check(world, *wrong)
 
 
 @pytest.mark.parametrize(
@@ -208,11 +195,6 @@ def test_on_a_real_card_batches_of_one_shape_need_no_trial_more():
     world = World(fixed=GIB, linear=100 * MIB, device_bytes=8 * GIB)
     assert "of its own order" not in work(world, tune).plan.settings[0].why
     assert not any(trial.settles_after for trial in world.launched)
-
-
-def test_out_of_memory_does_make_it_go_smaller():
-    record = work(World(linear=300 * MIB), tune, device="cpu", budget="1GiB")
-    assert record.trials[0].outcome in MEMORY and chosen(record) <= 3
 
 
 def failing_above(last, **more):

@@ -6,23 +6,19 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from brimful import tune
 from brimful.command import parse
-from brimful.errors import DoesNotFit, UsageError
+from brimful.errors import UsageError
 from brimful.show.headline import headline
 from brimful.show.markdown import render_markdown
 from brimful.values import Objective, Optima, Record, Source, TrialKind
 from brimful.verbs import tune_learning
 from brimful_inside.wire import OptimizerSeen
 from tests.brimful.verbs.test_predicted_speed import Clocked
-from tests.brimful.verbs.test_tune import check
-from tests.brimful.verbs.world import COMMAND, GIB, WORLDS, Learning, World, chosen, reporting, work
+from tests.brimful.verbs.world import Learning, World, chosen, reporting, work
 
 ASKED = ("my-train", "--batch-size", "256")
-SLOW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def learned(world: World | None = None, argv=ASKED, **more) -> Record:
@@ -171,15 +167,3 @@ def test_on_an_imaginary_card_the_predicted_curve_is_asked():
     assert middle.plan.verified, "the size itself was traced"
     row = next(row for row in middle.plan.settings if row.name == "batch_size")
     assert row.why == "predicted to come soonest to the same loss, by the gradient noise scale"
-
-
-@SLOW
-@given(WORLDS, st.one_of(st.none(), st.integers(1, 500)), st.floats(0.5, 1e5), st.booleans())
-def test_what_is_named_was_run_and_obeys_every_limit(world, most, noise_scale, asks):
-    argv = ("my-train", "--batch-size", "24") if asks else COMMAND
-    try:
-        record = learned(world, argv, max_batch_size=most, noise_scale=noise_scale)
-    except DoesNotFit:
-        assert world.peak(1) > GIB
-        return
-    check(world, record, GIB, most)

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 
-from brimful.errors import DiskFull
 from brimful.values import Outcome, PhasePeak, Record, Report, Trial, TrialKind, TrialResult
 from brimful.verbs import session as session_module
 from brimful.verbs.session import Options
@@ -379,21 +378,6 @@ def work(
             batch_size_from=batch_size_from,
         )
         return verb(argv, options=options, **more)
-
-
-def disk_full_at(world: World, number: int) -> World:
-    """The same world, where the disk is full when the `number`-th trial begins."""
-    before = world.launch
-
-    def launch(
-        trial: Trial, folder: Path, record_folder: Path, heartbeat=None, scans=(), imports=None
-    ) -> TrialResult:
-        if len(world.launched) + 1 == number:
-            raise DiskFull(str(folder), kept="the trials before this one")
-        return before(trial, folder, record_folder, heartbeat)
-
-    world.launch = launch  # type: ignore[method-assign]
-    return world
 
 
 WORLDS = st.builds(
