@@ -32,10 +32,8 @@ def test_audit_finds_the_batch_that_was_asked_for(images_cache: Path, tmp_path: 
     assert not out.exists()  # a trial leaves no trace
 
 
-def test_predict_answers_for_three_cards_with_the_notes_settings(
-    images_cache: Path, tmp_path: Path
-):
-    """On few images, and so with a smaller batch: as many in an update as there are, over 3 cards.
+def test_predict_answers_for_two_cards_with_the_notes_settings(images_cache: Path, tmp_path: Path):
+    """On few images, and so with a smaller batch: as many in an update as there are, over 2 cards.
     A training that was finished in the same folder is neither gone on from, which would leave no
     step to look at, nor touched."""
     torchrun = (
@@ -46,7 +44,7 @@ def test_predict_answers_for_three_cards_with_the_notes_settings(
     command = (
         *torchrun,
         "--nproc-per-node",
-        "3",
+        "2",
         "-m",
         "recipes.captcha",
         "--preset",
@@ -57,7 +55,7 @@ def test_predict_answers_for_three_cards_with_the_notes_settings(
         "--batch-size",
         "16",
         "--effective-batch",
-        "48",
+        "32",
         "--epochs",
         4,
         "--cache",
@@ -67,29 +65,11 @@ def test_predict_answers_for_three_cards_with_the_notes_settings(
     )
     run_recipe(images_cache, "--preset", "large-batch", *SMALL, *flags[:6], *flags[8:])
     before = files(images_cache), files(tmp_path / "out")
-    done = brimful(tmp_path, "predict", "--gpu", "a100-40gb:3", "--json", "--", *command, *flags)
+    done = brimful(tmp_path, "predict", "--gpu", "a100-40gb:2", "--json", "--", *command, *flags)
     assert done.code == 0, done.err
-    assert done.json["verdict"] == "fits" and len(done.json["cards"]) == 3
+    assert done.json["verdict"] == "fits" and len(done.json["cards"]) == 2
     assert (
         done.json["phases"]["train"]["allocated_bytes"] > 0
         and done.json["phases"]["eval"]["allocated_bytes"] > 0
     )
     assert (files(images_cache), files(tmp_path / "out")) == before
-
-
-def test_tune_names_a_batch_size_that_it_ran(images_cache: Path, tmp_path: Path):
-    command = (
-        *RECIPE,
-        "--batch-size",
-        "{batch_size}",
-        *IMAGES,
-        "--cache",
-        images_cache,
-        "--out",
-        tmp_path / "out",
-    )
-    limits = ("--max-batch-size", "16", "--steps", "2")
-    done = brimful(tmp_path, "tune", "--device", "cpu", *limits, "--json", "--", *command)
-    assert done.code == 0, done.err
-    assert 1 <= done.json["batch_size"] <= 16
-    assert f"--batch-size {done.json['batch_size']}" in done.json["command_line"]
