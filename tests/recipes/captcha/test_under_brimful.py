@@ -1,4 +1,4 @@
-"""brimful sees the recipe as it sees any script: audit, predict on several cards, tune."""
+"""brimful sees the recipe as it sees any script: audit, predict on several cards."""
 
 import sys
 from functools import partial
@@ -32,8 +32,10 @@ def test_audit_finds_the_batch_that_was_asked_for(images_cache: Path, tmp_path: 
     assert not out.exists()  # a trial leaves no trace
 
 
-def test_predict_answers_for_two_cards_with_the_notes_settings(images_cache: Path, tmp_path: Path):
-    """On few images, and so with a smaller batch: as many in an update as there are, over 2 cards.
+def test_predict_answers_for_three_cards_with_the_notes_settings(
+    images_cache: Path, tmp_path: Path
+):
+    """On few images, and so with a smaller batch: as many in an update as there are, over 3 cards.
     A training that was finished in the same folder is neither gone on from, which would leave no
     step to look at, nor touched."""
     torchrun = (
@@ -44,7 +46,7 @@ def test_predict_answers_for_two_cards_with_the_notes_settings(images_cache: Pat
     command = (
         *torchrun,
         "--nproc-per-node",
-        "2",
+        "3",
         "-m",
         "recipes.captcha",
         "--preset",
@@ -55,7 +57,7 @@ def test_predict_answers_for_two_cards_with_the_notes_settings(images_cache: Pat
         "--batch-size",
         "16",
         "--effective-batch",
-        "32",
+        "48",
         "--epochs",
         4,
         "--cache",
@@ -65,9 +67,9 @@ def test_predict_answers_for_two_cards_with_the_notes_settings(images_cache: Pat
     )
     run_recipe(images_cache, "--preset", "large-batch", *SMALL, *flags[:6], *flags[8:])
     before = files(images_cache), files(tmp_path / "out")
-    done = brimful(tmp_path, "predict", "--gpu", "a100-40gb:2", "--json", "--", *command, *flags)
+    done = brimful(tmp_path, "predict", "--gpu", "a100-40gb:3", "--json", "--", *command, *flags)
     assert done.code == 0, done.err
-    assert done.json["verdict"] == "fits" and len(done.json["cards"]) == 2
+    assert done.json["verdict"] == "fits" and len(done.json["cards"]) == 3
     assert (
         done.json["phases"]["train"]["allocated_bytes"] > 0
         and done.json["phases"]["eval"]["allocated_bytes"] > 0
