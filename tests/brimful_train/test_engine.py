@@ -32,7 +32,6 @@ from brimful_train import (
     fit,
 )
 from brimful_train.checkpoints import checkpoint as whole
-from brimful_train.checkpoints.folder import Checkpoints
 from brimful_train.data import pipeline
 from brimful_train.engine import Stop
 from brimful_train.reporting.progress_log import finite_or_none
@@ -76,15 +75,6 @@ def test_a_training_that_was_cut_off_goes_on_to_the_very_same_weights(at_call, t
         torch.equal(a, b) for a, b in zip(task.model.buffers(), whole.model.buffers(), strict=True)
     )
     assert result.samples == 140
-
-
-def test_this_comparison_can_fail(tmp_path):
-    ended = []
-    for seed in (1, 2):
-        task = network_task(dropout=0.3)
-        fit(task, network_config(tmp_path / str(seed), seed=seed))
-        ended.append(weights(task))
-    assert not same(*ended)
 
 
 def test_what_was_finished_is_not_trained_again(tmp_path, capfd):
@@ -203,24 +193,6 @@ def test_a_disk_that_is_full_on_the_way_does_not_end_the_training(tmp_path, capf
     assert ". The training goes on, and tries again" in capfd.readouterr().err
 
 
-def test_settings_stand_with_what_is_in_force_and_why(tmp_path, capfd):
-    fit(network_task(), network_config(tmp_path))
-    stderr = capfd.readouterr().err
-    assert (
-        "8 × 2 × 1" in stderr
-        and "3 × the micro-batch" in stderr
-        and "the evaluation data has 20 samples" in stderr
-    )
-    (row,) = log_rows(tmp_path, "settings")
-    assert {
-        "name": "effective_batch",
-        "requested": None,
-        "effective": 16,
-        "why": "8 × 2 × 1",
-        "source": None,
-    } in row["rows"]
-
-
 def test_statistics_have_the_names_and_units_that_are_promised(tmp_path):
     peaks = Peaks("cpu")
     with peaks.phase("encoding"):
@@ -262,15 +234,6 @@ def test_epochs_may_be_a_part_of_one_and_steps_an_end_before(tmp_path):
         ).samples
         == 12
     )
-
-
-def test_the_best_evaluation_is_kept_also_where_no_checkpoint_is_due_at_its_step(tmp_path):
-    """Five updates an epoch, a checkpoint every seventh: none of them falls on an evaluation."""
-    config = CheckpointConfig(every_epochs=None, every_steps=7, keep_last=1)
-    result = fit(network_task(), network_config(tmp_path, epochs=4, checkpoints=config))
-    best = Checkpoints(result.checkpoints, config, print).best()
-    assert best is not None and best.step == result.best_step and best.step in (5, 10, 15, 20)
-    assert result.best["loss"] <= result.measures["loss"] + 1e-12
 
 
 @pytest.mark.parametrize("keep_best", [True, False])
@@ -434,15 +397,6 @@ def test_a_probe_reports_the_error_as_one_that_nobody_caught(monkeypatch):
 
 
 # --- signals ---
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_is_noted_and_the_program_goes_on(number):
-    stop = Stop()
-    with stop.noticing():
-        assert stop.signal is None
-        os.kill(os.getpid(), number)
-        assert stop.signal == number
 
 
 def test_a_second_interrupt_ends_at_once_and_a_repeated_termination_changes_nothing():

@@ -203,21 +203,6 @@ def test_measures_may_be_derived_from_a_row_of_each_sample_over_all_batches_and_
     results_of_ranks(of_rows, tmp_path, tmp_path / "two")
 
 
-def test_rows_of_a_batch_that_was_measured_again_count_once(tmp_path):
-    faults = Faults([("eval", 3)])
-    task, base = rows_task(), rows_task().measure
-
-    def measure(model, batch):
-        faults.fail_if_due("eval", len(batch[0]))
-        return base(model, batch)
-
-    config = network_config(tmp_path, batch=BatchingConfig(micro_batch=4, eval_batch=6))
-    assert (
-        fit(dataclasses.replace(task, measure=measure), config).measures["rows"] == 23
-        and faults.hit
-    )
-
-
 def test_rows_without_a_derive_are_refused(tmp_path):
     with pytest.raises(UsageError, match=r"measure\[\"label\"\] gave Rows"):
         fit(dataclasses.replace(rows_task(), derive=None), network_config(tmp_path))

@@ -78,12 +78,6 @@ def test_a_card_that_has_enough_splits_nothing(tmp_path):
     assert "nan" not in trial.stderr and "eval loss" not in trial.stderr
 
 
-def test_a_card_that_holds_not_even_one_sample_is_a_sentence(tmp_path):
-    trial = run(tmp_path, IMPOSSIBLE)
-    assert trial.exit_code != 0
-    assert "DoesNotFit: A single sample does not fit into memory" in trial.stderr
-
-
 SIZED = """
 import torch
 from torch import nn

@@ -149,14 +149,6 @@ def by_size(ranks: int) -> list[float]:
     return ledger.tolist()
 
 
-def test_a_cut_off_training_by_size_meets_each_sample_once_within_its_tokens(tmp_path):
-    sized(str(tmp_path / "out"), "12")
-    results = sized(str(tmp_path / "out"), "never")
-    assert results["ledger"] == pytest.approx(by_size(1), rel=1e-9)
-    assert all(len(part) * max(SIZES[part]) <= 24 for part in results["seen"])
-    assert max(map(len, results["seen"])) > 24 // 12  # more of the small ones
-
-
 def test_ranks_with_different_numbers_of_parts_train_each_sample_once(tmp_path):
     parts = [
         [
@@ -199,26 +191,6 @@ def test_evaluation_holds_three_times_the_tokens_and_the_log_shows_it(tmp_path, 
 
 
 # --- precision and sharding together ---
-
-
-def sharded_fp16(out: str) -> float:
-    task = network_task()
-    result = fit(task, network_config(Path(out), parallel="fsdp2", precision="fp16", clip_norm=1.0))
-    return result.measures["loss"]
-
-
-def test_a_sharded_model_trains_in_fp16(tmp_path):
-    alone = fit(
-        network_task(),
-        network_config(
-            tmp_path / "one",
-            precision="fp16",
-            clip_norm=1.0,
-            batch=BatchingConfig(micro_batch=16, accumulation=2),
-        ),
-    )
-    for loss in results_of_ranks(sharded_fp16, tmp_path, tmp_path / "out"):
-        assert loss == pytest.approx(alone.measures["loss"], rel=2e-2)
 
 
 # --- gradients that are summed within the backward pass ---

@@ -7,8 +7,6 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset
 
 from brimful_train.checkpoints.checkpoint import pack, unpack
@@ -16,7 +14,6 @@ from brimful_train.rng_state import (
     Randomness,
     SeededSamples,
     kept_random_states,
-    seed_of,
     set_random_states,
 )
 
@@ -123,18 +120,6 @@ def test_the_random_states_of_the_training_are_untouched_also_where_a_sample_fai
     assert states() == before
     Drawn()[0]  # that this test can fail
     assert states() != before
-
-
-@given(st.integers(0, 2**62), st.integers(0, 1000), st.integers(0, 2**40))
-def test_neighbours_have_seeds_that_differ_in_many_bits(seed, epoch, index):
-    here = seed_of(seed, epoch, index)
-    assert 0 <= here < 2**64
-    for there in (
-        seed_of(seed + 1, epoch, index),
-        seed_of(seed, epoch + 1, index),
-        seed_of(seed, epoch, index + 1),
-    ):
-        assert (here ^ there).bit_count() >= 8
 
 
 def test_a_copy_is_of_the_data_set_too_so_that_a_file_it_opens_is_not_open_in_the_original():

@@ -9,7 +9,7 @@ Here is what measures.
 import copy
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -105,12 +105,6 @@ class _Unwatched(DataLoader):
         return self._get_iterator()
 
 
-def _endless(lists: Callable[[], Iterable[Any]], samples: int) -> Iterator[list[int]]:
-    while True:
-        for indices in lists():
-            yield [int(index) for index in indices[:samples]]
-
-
 def decide_loading(
     data: Any,
     lists: Callable[[], Iterable[Any]],
@@ -144,9 +138,10 @@ def decide_loading(
         return _explained(plan, asked, f"{plan.why}: there is room for no worker")
 
     def loader(count: int) -> DataLoader:
+        endless = itertools.chain.from_iterable(lists() for _ in itertools.count())
         return _Unwatched(
             data,
-            batch_sampler=_endless(lists, samples),  # type: ignore[arg-type]
+            batch_sampler=([int(index) for index in one[:samples]] for one in endless),  # type: ignore[arg-type]
             collate_fn=collate,
             num_workers=count,
             prefetch_factor=plan.prefetch,

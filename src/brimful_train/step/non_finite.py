@@ -55,13 +55,15 @@ class LossSums:
     def clear(self) -> None:
         self.both.zero_()
 
-    def add_mean(self, loss: torch.Tensor, samples: int) -> None:
-        self.total.add_(loss.detach(), alpha=samples)
-        self.count += samples
-
-    def add_sum(self, loss: Sum) -> None:
+    def add(self, loss: torch.Tensor | Sum, samples: int) -> torch.Tensor | float:
+        """The loss of so many samples; returns its weight in the update."""
+        if isinstance(loss, torch.Tensor):
+            self.total.add_(loss.detach(), alpha=samples)
+            self.count += samples
+            return samples
         self.total += loss.total.detach() if isinstance(loss.total, torch.Tensor) else loss.total
         self.count += loss.count.detach() if isinstance(loss.count, torch.Tensor) else loss.count
+        return loss.count
 
 
 class Finite:

@@ -195,11 +195,7 @@ class Stepper:
             with self._reduction(last=number == len(pieces)):
                 loss, objective = self._objective(batch, stop - start, data.samples)
                 self._precision.backward(objective)
-            if isinstance(loss, Sum):
-                self._sums.add_sum(loss)
-            else:
-                self._sums.add_mean(loss, stop - start)
-            weight = loss.count if isinstance(loss, Sum) else stop - start
+            weight = self._sums.add(loss, stop - start)
             self._noise.add_pass(stop - start, weight, data.samples)
             del batch, loss, objective  # the next one needs the room
 

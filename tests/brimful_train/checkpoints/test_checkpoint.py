@@ -1,7 +1,6 @@
 import collections
 import enum
 import json
-import math
 import pickle
 import random
 
@@ -17,9 +16,7 @@ from brimful.errors import CheckpointDamaged, OtherFormat, UsageError
 from brimful_train.checkpoints import checkpoint as whole
 from brimful_train.checkpoints.checkpoint import Disk, pack, unpack
 from tests.brimful_train.checkpoints.states import (
-    DTYPES,
     STATES,
-    bits,
     same,
     sealed,
     training_state,
@@ -140,16 +137,6 @@ def test_each_damage_is_named(tmp_path, damage, words):
         whole.read(folder)
 
 
-def test_damage_is_found_before_a_tensor_is_used(tmp_path, monkeypatch):
-    folder = written(tmp_path / "one")
-    with (folder / "state.safetensors").open("r+b") as file:
-        file.seek(-1, 2)
-        file.write(b"\xff")
-    monkeypatch.setattr(whole, "load_file", lambda *_, **__: pytest.fail("a tensor was loaded"))
-    with pytest.raises(CheckpointDamaged):
-        whole.read(folder)
-
-
 @pytest.mark.parametrize(("number", "age"), [(7, "newer"), (1, "older")])
 def test_another_format_is_refused_with_both_numbers(tmp_path, number, age):
     folder = written(tmp_path / "one")
@@ -219,37 +206,6 @@ def there_and_back(state):
     return unpack(json.loads(json.dumps(packed.tree, allow_nan=False)), packed.tensors)
 
 
-def test_the_comparison_itself_sees_one_bit_one_type_and_one_order():
-    assert not same({"a": 0.0}, {"a": -0.0})
-    assert not same([1], (1,))
-    assert not same({"a": 1, "b": 2}, {"b": 2, "a": 1})
-    assert not same({0: 1}, {"0": 1})
-    assert not same(torch.tensor([math.nan]), torch.tensor([math.inf]))
-    assert not same(torch.zeros(2), torch.zeros(2, dtype=torch.int32))
-    assert not same(torch.zeros(2), 0.0)
-    assert same(
-        {"a": [math.nan, torch.tensor(math.nan)]}, {"a": [math.nan, torch.tensor(math.nan)]}
-    )
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_every_type_survives_without_dimensions_and_without_elements(dtype):
-    scalar = (
-        torch.frombuffer(bytearray([1] * dtype.itemsize), dtype=torch.uint8).view(dtype).reshape(())
-    )
-    back = there_and_back({"scalar": scalar, "none": scalar.reshape(1)[:0].reshape(0, 4)})
-    assert back["scalar"].shape == () and bits(back["scalar"]) == bits(scalar)
-    assert back["none"].shape == (0, 4) and back["none"].dtype == dtype
-
-
-def optimizer_state():
-    model = nn.Linear(3, 3)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-    model(torch.ones(1, 3)).sum().backward()
-    optimizer.step()
-    return optimizer.state_dict()
-
-
 FLAT = torch.arange(1000.0)
 COMPLEX = torch.tensor([1 + 2j, 3 - 4j])
 NAMES = {
@@ -266,9 +222,8 @@ NAMES = {
         {"random": random.getstate(), "long": -(7**200), "edges": [2**53, 2**53 + 1, -(2**63)]},
         {"a": COMPLEX, "b": COMPLEX.conj(), "c": COMPLEX.conj().imag},
         {"model": {**NAMES, "0": torch.tensor(5)}},  # names that would collide in the file
-        {"optimizer": optimizer_state()},
     ],
-    ids=["random", "conjugates", "names", "optimizer"],
+    ids=["random", "conjugates", "names"],
 )
 def test_states_of_a_training_come_back_to_the_bit(state):
     assert same(there_and_back(state), state)

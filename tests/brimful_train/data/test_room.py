@@ -2,7 +2,6 @@
 container's limit holds.
 """
 
-import json
 import os
 import socket
 import time
@@ -20,12 +19,12 @@ from brimful_train import BatchingConfig, fit
 from brimful_train.batching import plan_batches_on
 from brimful_train.config import DataConfig
 from brimful_train.data import workers as workers_module
-from brimful_train.data.epoch_sampler import EpochSampler, Position
+from brimful_train.data.epoch_sampler import EpochSampler
 from brimful_train.data.pipeline import DataPipeline
-from brimful_train.data.room import Room, host_now, shared_host
+from brimful_train.data.room import Room, shared_host
 from brimful_train.distributed.ranks import Ranks
-from tests.brimful_train.cgroups import enter, real_cgroup, stand_in_cgroup
-from tests.brimful_train.ledger import fork, ledger_config, ledger_task, results_of_ranks
+from tests.brimful_train.cgroups import stand_in_cgroup
+from tests.brimful_train.ledger import ledger_config, ledger_task, results_of_ranks
 
 MIB, GIB = 1 << 20, 1 << 30
 CPU = torch.device("cpu")
@@ -79,33 +78,6 @@ def test_two_ranks_whose_free_memory_differs_choose_the_same_settings(tmp_path, 
     assert free_bytes == 2 * GIB and plan["workers"] >= 1
     assert ranks * plan["host_bytes"] <= 0.6 * 2 * GIB
     assert micro_batch == 1, "by the ladder of the first rank's memory"
-
-
-def in_cgroup(folder: Path, out: Path) -> None:
-    enter(folder)
-    sampler = EpochSampler(64, seed=0, micro_batch=4, accumulation=1)
-    with (
-        mock.patch.object(machine, "cores", lambda: 64),
-        mock.patch.object(workers_module, "_MEASURED_S", 0.1),
-    ):
-        pipeline = DataPipeline(Slow(), sampler, CPU, DataConfig(), 0)
-        for step in pipeline.steps(Position()):
-            step.load(0, 0, 4)
-    out.write_text(
-        json.dumps({"free": host_now(CPU).free_bytes, "planned": pipeline.plan.host_bytes})
-    )
-
-
-def test_a_real_cgroup_of_1_gib_is_obeyed(tmp_path):
-    with real_cgroup(GIB) as folder:
-        if folder is None:
-            pytest.skip("no cgroup can be made here")
-        pid = fork(lambda: in_cgroup(folder, tmp_path / "out.json"), tmp_path / "rank-0")
-        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        assert status == 0, (tmp_path / "rank-0.err").read_text()
-        time.sleep(0.5)  # its last processes leave the group
-    result = json.loads((tmp_path / "out.json").read_text())
-    assert result["free"] <= GIB and 0 < result["planned"] <= 0.6 * GIB
 
 
 def on_the_ladder(gib: float, **config) -> tuple:

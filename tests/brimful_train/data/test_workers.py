@@ -7,7 +7,7 @@ import time
 import numpy
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.data import Dataset, default_collate
 
 from brimful.decide.loading import WORKER_BYTES, Host
 from brimful_train.config import DataConfig
@@ -15,8 +15,6 @@ from brimful_train.data import workers as workers_module
 from brimful_train.data.workers import (
     decide_loading,
     largest_samples_bytes,
-    make_here,
-    measure,
 )
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -49,42 +47,6 @@ def decided(data=None, host=ROOMY, kept=1, **config):
 def workers_row(plan):
     (row,) = (row for row in plan.rows if row.name == "workers")
     return row
-
-
-def test_making_a_batch_is_measured_on_as_many_samples_as_that_needs(monkeypatch):
-    class Clock:
-        now_s = 0.0
-
-        def perf_counter(self):
-            return self.now_s
-
-    clock = Clock()
-    monkeypatch.setattr(workers_module, "time", clock)
-
-    def make(indices):
-        clock.now_s += 0.06 * len(indices)
-        return torch.zeros(len(indices), 16)
-
-    assert make_here(make, list(range(8))) == (2, 2 * 64, pytest.approx(0.12))
-    assert make_here(lambda indices: torch.zeros(len(indices)), list(range(8)))[0] == 8
-
-
-def test_more_workers_are_tried_until_they_bring_no_more(monkeypatch):
-    tried = []
-
-    def rate(loader, count):
-        tried.append(count)
-        return max(0.1 / count, 0.03), 0.001, 50 * MIB
-
-    monkeypatch.setattr(workers_module, "_rate", rate)
-    rates, own_bytes = measure(lambda count: DataLoader(Slow()), 0.1, lambda own_bytes: 24)
-    assert tried == [1, 2, 4, 8] and rates.between_s[8] == 0.03 and own_bytes == 50 * MIB
-    tried.clear()
-    measure(lambda count: DataLoader(Slow()), 0.1, lambda own_bytes: 3)
-    assert tried == [1, 2, 3]
-    tried.clear()
-    measure(lambda count: DataLoader(Slow()), 0.0005, lambda own_bytes: 8)
-    assert tried == [1], "a batch is received no faster than made: no use in more"
 
 
 def test_a_data_set_that_waits_gets_workers_and_their_own_bytes_are_measured(monkeypatch):

@@ -1,4 +1,3 @@
-import contextlib
 import copy
 import functools
 import os
@@ -100,23 +99,6 @@ def test_where_its_own_way_refuses_the_blocks_are_taken():
     )
 
 
-def test_transformers_own_way_gives_the_same_losses():
-    transformers = pytest.importorskip("transformers")
-    config = transformers.GPT2Config(n_embd=16, n_layer=2, n_head=2, vocab_size=32, n_positions=16)
-    torch.manual_seed(0)
-    plain = transformers.GPT2LMHeadModel(config)
-    checkpointed = copy.deepcopy(plain)
-    (row,) = applied(checkpointed, Options(gradient_checkpointing=True))
-    assert row.why == "GPT2LMHeadModel's own"
-    tokens = torch.randint(0, 32, (2, 16))
-    gradients = []
-    for model in (plain, checkpointed):
-        torch.manual_seed(1)
-        model(input_ids=tokens, labels=tokens).loss.backward()
-        gradients.append(model.transformer.h[0].mlp.c_fc.weight.grad)
-    assert torch.equal(*gradients)
-
-
 def test_channels_last_reaches_convolutions_of_two_and_three_dimensions():
     model = nn.ModuleList([nn.Conv2d(3, 8, 3), nn.Conv3d(3, 8, 3), nn.Linear(3, 3)])
     before = copy.deepcopy(model.state_dict())
@@ -202,7 +184,7 @@ def test_a_compiled_model_keeps_its_keys_and_its_class(alike, dynamic, compiled_
 
 
 TRAIN = """
-    import copy, torch
+    import copy, functools, torch
     from torch import nn
     from torch._dynamo.utils import counters
     from tests.brimful_train.model.test_options import Options, applied
@@ -210,8 +192,9 @@ TRAIN = """
     def block():
         return nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.GELU())
 
+    torch.compile = functools.partial(torch.compile, backend="aot_eager")  # no C++: 4 times as fast
     torch.manual_seed(0)
-    plain = nn.Sequential(block(), block(), block())
+    plain = nn.Sequential(block(), block())
     compiled = copy.deepcopy(plain)
     rows = applied(compiled, Options(compile=True, gradient_checkpointing=True))
     assert [row.effective for row in rows] == [True, True]
@@ -382,17 +365,6 @@ def test_blocks_are_computed_twice_in_training_and_once_else():
     assert [block.calls for block in model.blocks] == [4] * 6
 
 
-def test_without_sparing_the_buffers_statistics_would_move_twice(monkeypatch):
-    """What `_Sparing` is for."""
-    torch.manual_seed(0)
-    plain = Stack()
-    doubled = copy.deepcopy(plain)
-    checkpoint_blocks(doubled)
-    monkeypatch.setattr(options, "_Sparing", lambda changed: contextlib.nullcontext())
-    assert losses(plain, (5, 8)) == losses(doubled, (5, 8))
-    assert not torch.equal(plain.blocks[0].norm.running_mean, doubled.blocks[0].norm.running_mean)
-
-
 class Counter(nn.Module):
     """A buffer of one's own that a forward changes."""
 
@@ -445,36 +417,6 @@ def test_a_block_that_overwrites_its_input_is_left_as_it_is():
     model = nn.Sequential(nn.Linear(8, 8), *[block() for _ in range(3)], Block(8), Block(8))
     assert (checkpoint_blocks(model) or "").startswith("2 × Block")
     losses(model, (5, 8), steps=1)
-
-
-def test_hooks_copies_and_types_are_as_before():
-    model = Stack()
-    checkpoint_blocks(model)
-    calls = []
-    model.blocks[0].register_forward_hook(lambda *_: calls.append(1))
-    losses(model, (5, 8), steps=1)
-    assert calls == [1]
-    assert isinstance(model.blocks[0], Block)
-    twin = copy.deepcopy(model)
-    losses(twin, (5, 8), steps=1)
-    assert model.blocks[0].calls == 2 and twin.blocks[0].calls == 4, (
-        "the copy computes with its own blocks"
-    )
-
-
-def test_on_a_card_it_takes_less_memory(gpu):  # noqa: F811
-    peaks = []
-    for checkpointed in (False, True):
-        model = Stack(depth=12, width=256).cuda()
-        if checkpointed:
-            checkpoint_blocks(model)
-        batch = torch.randn(4096, 256, device="cuda")
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        model(batch).square().mean().backward()
-        peaks.append(torch.cuda.max_memory_allocated() - before)
-        del model, batch
-    assert peaks[1] < peaks[0] / 3, peaks
 
 
 def test_a_gradient_penalty_goes_backward_twice_and_running_statistics_change_once():

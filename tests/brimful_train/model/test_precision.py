@@ -48,19 +48,6 @@ def test_forward_computes_in_the_precision_in_force_and_gradients_stay_fp32(name
     assert {p.grad.dtype for p in model.parameters()} == {torch.float32}
 
 
-@pytest.mark.parametrize("name", ["bf16", "fp16"])
-def test_half_precision_trains_like_fp32_but_for_rounding(name: str):
-    weights = []
-    for precision in (Precision("fp32", CPU), Precision(name, CPU)):
-        model, optimizer = model_and_optimizer()
-        torch.manual_seed(1)
-        for _ in range(5):
-            one_update(model, optimizer, precision, torch.randn(8, 8))
-        weights.append(model.weight.detach())
-    assert not torch.equal(*weights)
-    torch.testing.assert_close(*weights, rtol=0, atol=0.02)  # five updates of 0.1 each
-
-
 def test_accumulated_gradients_are_unscaled_once():
     """The gradient of two scaled micro-batches is that of the whole batch."""
     batch = torch.randn(4, 8)

@@ -116,21 +116,6 @@ def killed(folder):
         fit(stopping(network_task(), 12), network_config(folder))
 
 
-def test_a_training_goes_on_with_the_threads_of_its_checkpoint_under_another_load(
-    monkeypatch, tmp_path, capfd
-):
-    busy(monkeypatch, 3)
-    killed(tmp_path)
-    busy(monkeypatch, 0)
-    in_use = []
-    trained(tmp_path, in_use)
-    assert in_use and set(in_use) == {1}
-    requested, effective, why = threads_row(tmp_path)
-    assert (requested, effective) == (None, 1) and "before the checkpoint" in why
-    assert "OMP_NUM_THREADS overrules" in capfd.readouterr().err
-    assert torch.get_num_threads() == 4, "as before the training"
-
-
 def test_a_training_that_goes_on_under_another_load_ends_bit_for_bit_as_if_never_stopped(
     monkeypatch, tmp_path
 ):
@@ -155,6 +140,9 @@ def test_a_training_that_goes_on_under_another_load_ends_bit_for_bit_as_if_never
         fit(stopping(task(), 5), config("killed"))
     busy(monkeypatch, 0)
     fit(resumed := task(), config("killed"))
+    requested, effective, why = threads_row(tmp_path / "killed")
+    assert (requested, effective) == (None, 1) and "before the checkpoint" in why
+    assert torch.get_num_threads() == 4, "as before the training"
     fit(other := task(), config("other"))
     assert same(weights(resumed), weights(unstopped))
     assert not same(weights(other), weights(unstopped)), "this test can fail"

@@ -117,20 +117,6 @@ def test_one_cycle_equals_pytorchs_own():
         theirs.step()
 
 
-def test_steps_equal_pytorchs_own():
-    """StepLR counts epochs; here the last update of an epoch, which ends at its last sample, is
-    still of that epoch.
-    """
-    optimizer = torch.optim.SGD([torch.zeros(1)], lr=PEAK_LR)
-    theirs = torch.optim.lr_scheduler.StepLR(optimizer, step_size=10, gamma=0.9)
-    schedule = Schedule(ScheduleConfig("step"), PEAK_LR, 50 * 2000, 2000)
-    for epoch in range(50):
-        for samples in (512, 1024, 1536, 2000):
-            assert schedule.lr(epoch * 2000 + samples) == pytest.approx(theirs.get_last_lr()[0])
-        optimizer.step()
-        theirs.step()
-
-
 def test_a_warm_up_of_the_whole_training_is_reported_and_never_reaches_the_peak():
     schedule = Schedule(ScheduleConfig("cosine", warmup_epochs=5), PEAK_LR, 100, 100)
     assert schedule.lr(100) == PEAK_LR / 5
@@ -190,12 +176,6 @@ def test_a_floor_above_the_peak_and_parts_that_overlap_are_refused(
 
 
 BATCHES = st.integers(1, 100_000)
-
-
-def test_without_a_rule_nothing_changes():
-    *scaled, rows = scale("adamw", 1e-3, 0.999, ScalingConfig(), 4096)
-    assert scaled == [1e-3, 0.999]
-    assert [row.requested == row.effective for row in rows] == [True, True]
 
 
 @pytest.mark.parametrize(

@@ -44,13 +44,6 @@ def test_a_full_disk_is_reported_once_and_the_log_goes_on_when_there_is_room(log
     ]
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
-def test_a_quota_that_is_used_up_is_a_full_disk(log, tmp_path, code):
-    with log.outliving_a_full_disk(tmp_path / "any"):
-        raise OSError(code, "no room")
-    assert len(shown(log)) == 1
-
-
 def test_another_error_of_writing_is_not_kept_quiet(log, tmp_path):
     (tmp_path / "log.jsonl").mkdir()
     with pytest.raises(IsADirectoryError):
@@ -108,11 +101,6 @@ def test_what_was_there_stays_where_there_is_no_room(log, tmp_path):
     assert "".join(shown(log)).count("The disk is full") == 1
     write_json(path, {"a": 3}, log)
     assert json.loads(path.read_text()) == {"a": 3}
-
-
-def test_an_error_that_is_no_full_disk_is_raised(log, tmp_path):
-    with pytest.raises(FileNotFoundError):
-        write_json(tmp_path / "nowhere" / "some.json", {}, log)
 
 
 @pytest.mark.parametrize(

@@ -31,9 +31,18 @@ def test_a_shortage_is_reported_by_its_pattern_and_its_first_line():
 
 
 @pytest.mark.parametrize(
-    "error", [DoesNotFit(WORDS), BatchMemoryError("DefaultCPUAllocator: can't allocate memory")]
+    "error",
+    [
+        DoesNotFit(WORDS),
+        BatchMemoryError("DefaultCPUAllocator: can't allocate memory"),
+        OSError(24, "Too many open files"),
+        RuntimeError("can't start new thread"),
+        RuntimeError("unable to write to file </torch_1_2>: No space left on device (28)"),
+    ],
 )
-def test_an_error_of_brimfuls_own_is_no_shortage_whatever_its_words(error):
+def test_brimfuls_own_errors_and_want_of_another_resource_are_no_shortage_whatever_the_words(
+    error,
+):
     with pytest.raises(type(error)) as caught:
         attempt(raising(error))
     assert caught.value is error
@@ -50,20 +59,6 @@ def test_a_worker_that_was_killed_is_no_shortage_of_the_step_that_meets_its_erro
             )
         )
     assert caught.value.exit_code != DoesNotFit.exit_code
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        OSError(24, "Too many open files"),
-        RuntimeError("can't start new thread"),
-        RuntimeError("unable to write to file </torch_1_2>: No space left on device (28)"),
-    ],
-)
-def test_another_resource_that_is_exhausted_is_no_shortage_of_memory(error):
-    with pytest.raises(type(error)) as caught:
-        attempt(raising(error))
-    assert caught.value is error
 
 
 def test_an_attempt_keeps_nothing_of_what_failed():

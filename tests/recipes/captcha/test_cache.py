@@ -1,4 +1,3 @@
-import errno
 import os
 import signal
 import subprocess
@@ -17,7 +16,6 @@ from recipes.captcha.cache import Captchas, Key, captchas, held_out, images_of
 from recipes.captcha.images import DIGITS, ImageOptions, Look, Painter, texts
 from recipes.common import cache as shared_cache
 from recipes.common.cache import cache_folder
-from recipes.common.running import Progress
 from tests.recipes.conftest import Messages
 
 LOOK = Look(alphabet=DIGITS, length=2, height=16, width=40)
@@ -132,33 +130,22 @@ from recipes.captcha.images import DIGITS, Look
 cache.PART = 4
 key = cache.Key("train 0", int(sys.argv[2]), Look(alphabet=DIGITS, length=2, height=16, width=40))
 say = lambda sentence: print(sentence, flush=True)
-cache.captchas(key, Path(sys.argv[1]), int(sys.argv[3]), say)
+cache.captchas(key, Path(sys.argv[1]), 2, say)
 """
 
 
-def start(folder: Path, count: int, processes: int = 1) -> subprocess.Popen[str]:
+def start(folder: Path, count: int) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(folder), str(count), str(processes)],
+        [sys.executable, "-c", PROGRAM, str(folder), str(count)],
         stdout=subprocess.PIPE,
         text=True,
     )
 
 
 @pytest.mark.heavy
-def test_of_processes_that_ask_at_once_one_draws(tmp_path: Path):
-    asking = [start(tmp_path, 400) for _ in range(3)]
-    outputs = [process.communicate(timeout=120)[0] for process in asking]
-    assert [process.returncode for process in asking] == [0, 0, 0]
-    assert sum("Drawing 400 images" in text for text in outputs) == 1, outputs
-    key = replace(KEY, count=400)
-    assert np.array_equal(captchas(key, tmp_path, 1, Messages()).images[:10], draw_one())
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("processes", [1, 2])
-def test_a_process_that_is_killed_leaves_its_lock_and_no_children(tmp_path: Path, processes: int):
+def test_a_process_that_is_killed_leaves_its_lock_and_no_children(tmp_path: Path):
     key = replace(KEY, count=4000)
-    first, partial = start(tmp_path, 4000, processes), tmp_path / f"{key.file_name}.partial"
+    first, partial = start(tmp_path, 4000), tmp_path / f"{key.file_name}.partial"
     try:
         until = time.monotonic() + 60
         while not (partial.exists() and partial.stat().st_size) and time.monotonic() < until:
@@ -167,7 +154,7 @@ def test_a_process_that_is_killed_leaves_its_lock_and_no_children(tmp_path: Path
     finally:
         first.send_signal(signal.SIGKILL)
         first.wait()
-    assert len(children) >= processes - 1 and not (tmp_path / key.file_name).exists()
+    assert children and not (tmp_path / key.file_name).exists()
     psutil.wait_procs(children, timeout=30)
     assert [child for child in children if child.is_running()] == []
     assert np.array_equal(
@@ -197,15 +184,6 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path):
     assert "--cache" in caught.value.suggestion
 
 
-def test_a_read_only_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def read_only(path, *rest, **more):
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
-
-    monkeypatch.setattr(shared_cache.FileLock, "acquire", read_only)
-    with pytest.raises(UsageError, match=r"cannot be kept in .*Read-only"):
-        captchas(KEY, tmp_path, 1, Messages())
-
-
 def test_a_process_that_waits_reports_it_once(tmp_path: Path):
     messages = Messages()
     held = shared_cache.FileLock(f"{tmp_path / KEY.file_name}.lock")
@@ -218,12 +196,6 @@ def test_a_process_that_waits_reports_it_once(tmp_path: Path):
 
     captchas(KEY, tmp_path, 1, say)
     assert messages.text.count("waiting for it") == 1 and "Drawing" in messages[-1]
-
-
-def test_progress_is_reported_with_the_time_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Progress, "EVERY_S", 0.0)
-    captchas(KEY, tmp_path, 1, messages := Messages())
-    assert "  4 of 10 images drawn, " in messages.text and " s left" in messages.text
 
 
 def captchas_of(images: np.ndarray) -> Captchas:

@@ -47,28 +47,6 @@ def test_the_learning_rate_after_epoch_1_is_a_fifth_of_the_peak():
     assert schedule.lr(150 * NOTES_SAMPLES) == pytest.approx(1e-6)
 
 
-def test_the_large_batch_decays_and_clips_as_the_notes_have_it():
-    config = config_of("large-batch")
-    assert (config.optimizer.name, config.optimizer.weight_decay) == ("adamw", 1e-4)
-    assert config.clip_norm == 1.0
-    assert not any("assumed" in why for why in presets.presets["large-batch"].assumed.values())
-
-
-def test_the_original_has_no_warm_up():
-    config = config_of("original")
-    schedule = Schedule(config.schedule, config.optimizer.lr, config.epochs * 50_000, 50_000)
-    assert (config.batch.micro_batch, config.optimizer.name, config.optimizer.lr) == (
-        512,
-        "adam",
-        2e-4,
-    )
-    assert schedule.lr(1) == pytest.approx(2e-4, rel=1e-6)
-    assert config.clip_norm is None and config.schedule.kind == "cosine"
-    assert config.optimizer.lr * math.sqrt(3072 / 512) == pytest.approx(
-        4.9e-4, rel=1e-2
-    )  # the square-root rule
-
-
 @pytest.mark.parametrize("name", presets.presets)
 def test_each_preset_is_a_whole_config_and_says_why(name: str):
     assert config_of(name).epochs >= 1

@@ -73,33 +73,12 @@ def test_a_training_learns_is_measured_and_goes_on_where_it_stopped(
     assert "Resumed from" in again.stderr
 
 
-@pytest.mark.heavy
-def test_other_images_than_those_of_the_checkpoint_are_refused(images_cache: Path, tmp_path: Path):
-    run_recipe(images_cache, *SMALL, "--out", tmp_path, "--batch-size", 16, "--max-steps", 1)
-    refused = run_recipe(
-        images_cache, *SMALL, "--samples", 64, "--out", tmp_path, "--batch-size", 16, code=2
-    )
-    assert "--resume no" in refused.stderr and "Traceback" not in refused.stderr
-
-
 def test_a_batch_larger_than_the_data_set_is_refused_before_anything_is_drawn(tmp_path: Path):
     refused = run_recipe(
         tmp_path / "cache", "--batch-size", 10_000_000, "--out", tmp_path / "out", code=2
     )
     assert "--batch-size: a batch of 10,000,000 samples is more than the 50,000" in refused.stderr
     assert not (tmp_path / "cache").exists()
-
-
-@pytest.mark.heavy
-def test_a_data_set_of_one_sample_trains(images_cache: Path, tmp_path: Path):
-    one = [*SMALL, "--samples", 1, "--eval-samples", 1]
-    run_recipe(images_cache, *one, "--batch-size", 1, "--epochs", 2, "--out", tmp_path)
-    statistics = json.loads((tmp_path / "training_stats.json").read_text())
-    assert (statistics["updates"], statistics["samples"], statistics["effective_batch"]) == (
-        2,
-        2,
-        1,
-    )
 
 
 @pytest.mark.heavy

@@ -60,27 +60,7 @@ def test_two_ranks_are_equal_to_one_that_accumulates(images_cache: Path, tmp_pat
 
 
 @pytest.mark.heavy
-def test_one_batch_of_as_many_samples_is_another_training(
-    images_cache: Path, tmp_path: Path, two_ranks
-):
-    _, weights = two_ranks
-    alone = trained(images_cache, tmp_path, "--batch-size", 16)
-    assert difference(weights, alone) > 100 * TOLERANCE
-
-
-@pytest.mark.heavy
 def test_the_running_averages_are_those_of_one_rank(two_ranks):
     """12 updates are 12 batches seen by each of two ranks, and 24 by one rank that accumulates."""
     _, weights = two_ranks
     assert weights["features.0.1.num_batches_tracked"].item() == 12
-
-
-@pytest.mark.heavy
-def test_one_set_of_files_is_written_and_one_table_shown(images_cache: Path, tmp_path: Path):
-    done = run_recipe(
-        images_cache, *FLAGS, "--out", tmp_path, "--batch-size", 8, "--max-steps", 1, ranks=2
-    )
-    assert done.stderr.count("captcha, preset tuned") == 1
-    (settings,) = events(tmp_path, "settings")
-    effective = {row["name"]: row["effective"] for row in settings["rows"]}
-    assert effective["effective_batch"] == 16

@@ -1,4 +1,4 @@
-"""brimful sees the recipe as it sees any script: audit, predict on several cards, tune."""
+"""brimful sees the recipe as it sees any script: audit, predict on several cards."""
 
 import sys
 from functools import partial
@@ -75,21 +75,3 @@ def test_predict_answers_for_three_cards_with_the_notes_settings(
         and done.json["phases"]["eval"]["allocated_bytes"] > 0
     )
     assert (files(images_cache), files(tmp_path / "out")) == before
-
-
-def test_tune_names_a_batch_size_that_it_ran(images_cache: Path, tmp_path: Path):
-    command = (
-        *RECIPE,
-        "--batch-size",
-        "{batch_size}",
-        *IMAGES,
-        "--cache",
-        images_cache,
-        "--out",
-        tmp_path / "out",
-    )
-    limits = ("--max-batch-size", "16", "--steps", "2")
-    done = brimful(tmp_path, "tune", "--device", "cpu", *limits, "--json", "--", *command)
-    assert done.code == 0, done.err
-    assert 1 <= done.json["batch_size"] <= 16
-    assert f"--batch-size {done.json['batch_size']}" in done.json["command_line"]

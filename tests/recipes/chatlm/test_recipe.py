@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sacrebleu.metrics.bleu import BLEU
 
+from brimful.errors import UsageError
 from brimful.measure import host as machine
 from recipes.chatlm.__main__ import app
 from recipes.chatlm.data import encode, train_tokenizer
@@ -117,10 +118,8 @@ def test_it_answers_chats_and_is_evaluated(trained: Path, rows_file: Path):
     place = ("--checkpoint", trained, "--device", "cpu")
     answers = run_recipe("answer", "第3个问题是什么", "第4个问题是什么", *place).stdout.splitlines()
     assert len(answers) == 2 and all("答案" in one for one in answers)
-    drawn = [
-        run_recipe("answer", "第3个问题是什么", "--temperature", 2, "--seed", 5, *place).stdout
-        for _ in range(2)
-    ]
+    options = AnswerOptions(trained, "cpu", temperature=2.0, seed=5)
+    drawn = [Chat(options).answers(["第3个问题是什么"]) for _ in range(2)]
     assert drawn[0] == drawn[1]
     talked = run_recipe(
         "chat", *place, typed="第3个问题是什么\n\n第4个问题是什么\n"
@@ -150,23 +149,20 @@ def test_beside_other_work_it_answers_with_as_many_threads_as_cores_are_idle(tra
 
 @pytest.mark.heavy
 def test_a_folder_without_a_training_is_refused(tmp_path: Path, trained: Path):
-    assert (
-        "There is no checkpoint"
-        in run_recipe("answer", "x", "--checkpoint", tmp_path / "none", code=2).stderr
-    )
-    assert "chatlm.json" in run_recipe("answer", "x", "--checkpoint", tmp_path, code=2).stderr
+    for place, words in ((tmp_path / "none", "There is no checkpoint"), (tmp_path, "chatlm.json")):
+        with pytest.raises(UsageError, match=words):
+            Chat(AnswerOptions(place, "cpu"))
     (tmp_path / "chatlm.json").write_text((trained / "chatlm.json").read_text())
     TOKENIZER.save_pretrained(tmp_path / "tokenizer")
-    refused = run_recipe("answer", "x", "--checkpoint", tmp_path, code=2).stderr
-    assert f"{len(TOKENIZER)} tokens and is not the one" in refused and "had 320" in refused
+    words = f"has {len(TOKENIZER)} tokens and is not the one of the training, which had 320"
+    with pytest.raises(UsageError, match=words):
+        Chat(AnswerOptions(tmp_path, "cpu"))
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(
     ("other", "words"),
     [
-        (("--max-response-tokens", 8), "max response tokens 16 and not 8"),
-        (("--eval-share", 0.5), "held out rows 40 and not"),
         (("--vocab-size", 300), "vocabulary 320 and not 300"),
         (("--freeze", "encoder"), "freeze 'none' and not 'encoder'"),
     ],

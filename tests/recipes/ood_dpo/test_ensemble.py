@@ -20,7 +20,7 @@ from brimful_train.config import (
     ScheduleConfig,
 )
 from brimful_train.reporting.peak_memory import Peaks
-from recipes.ood_dpo.ensemble import Ensemble, Trained, clip_each, energies
+from recipes.ood_dpo.ensemble import Ensemble, Trained, energies
 from recipes.ood_dpo.head import make_head
 from recipes.ood_dpo.pairs import PairData, pair_data
 from recipes.ood_dpo.settings import HeadOptions
@@ -102,37 +102,6 @@ def test_the_others_change_nothing_and_each_stops_by_itself(tmp_path: Path):
         assert found.samples - found.best_samples >= 450 or found.samples == 6000
 
 
-class Killed(Exception):
-    pass
-
-
-def test_one_that_was_killed_ends_bit_for_bit_as_if_it_was_not(tmp_path: Path):
-    options, settings = HeadOptions(), config(tmp_path, epochs=12, patience_samples=600)
-    members = [pair_data(made(seed, shift), seed) for seed, shift in ((1, 0.3), (2, 0.0), (3, 0.1))]
-    whole = Ensemble(members, options, settings, CPU).train()
-    state = tmp_path / "state.pt"
-    kills = 0
-    while True:
-        ensemble = Ensemble(members, options, settings, CPU, state)
-        evaluate, left = ensemble._evaluate, iter((False, False, True))
-
-        def killed_after_two(losses: torch.Tensor, evaluate=evaluate, left=left) -> list[int]:
-            if next(left, True):
-                raise Killed
-            return evaluate(losses)
-
-        ensemble._evaluate = killed_after_two  # type: ignore[method-assign]
-        try:
-            parts = ensemble.train(state_every_s=0)
-            break
-        except Killed:
-            kills += 1
-    assert kills >= 2
-    for one, other in zip(whole, parts, strict=True):
-        assert one.curve == other.curve and one.updates == other.updates
-        assert all(torch.equal(value, other.weights[name]) for name, value in one.weights.items())
-
-
 def test_a_member_whose_loss_is_no_number_fails_alone(tmp_path: Path):
     arrays = made(1)
     broken = {**arrays, "train": arrays["train"] * np.float32(1e30)}
@@ -186,24 +155,6 @@ def test_an_end_by_updates_is_the_end_of_the_schedule_too(tmp_path: Path):
     assert alone.result.best is not None and found.best_auroc == pytest.approx(
         alone.result.best["auroc"], abs=1e-6
     )
-
-
-def test_clipping_is_that_of_each_member_by_itself():
-    stacked = [torch.randn(3, 5, 4), torch.randn(3, 7)]
-    factors = torch.tensor([0.01, 1.0, 30.0])
-    for one in stacked:
-        one.grad = torch.randn_like(one) * factors.view(-1, *[1] * (one.dim() - 1))
-    alone = [[torch.nn.Parameter(one[place]) for one in stacked] for place in range(3)]
-    for place, parameters in enumerate(alone):
-        for parameter, one in zip(parameters, stacked, strict=True):
-            assert one.grad is not None
-            parameter.grad = one.grad[place].clone()
-        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-    clip_each(stacked, 1.0)
-    for place, parameters in enumerate(alone):
-        for parameter, one in zip(parameters, stacked, strict=True):
-            assert one.grad is not None and parameter.grad is not None
-            torch.testing.assert_close(one.grad[place], parameter.grad)
 
 
 def test_an_ensemble_measures_its_phases_and_what_a_member_still_takes(tmp_path: Path):

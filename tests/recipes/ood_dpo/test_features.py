@@ -264,7 +264,7 @@ def test_a_process_that_is_killed_loses_one_batch_at_most(
     csv_file: Path, dataset: Dataset, tmp_path: Path
 ):
     chance, written = random.Random(1), 0
-    for _ in range(3):
+    for _ in range(2):
         process = start(csv_file, tmp_path, 0.2)
         assert process.stdout is not None
         for _ in range(chance.randrange(1, 4)):

@@ -16,7 +16,7 @@ from bench.ood_minimol import made_weights
 from brimful.errors import UsageError
 from recipes.common.cache import cache_folder
 from recipes.ood_dpo.encoders import encoder, minimol
-from recipes.ood_dpo.encoders.minimol import ATOM, BOND, VALENCE, Batch, Graph, Network, graph_of
+from recipes.ood_dpo.encoders.minimol import Batch, Graph, Network, graph_of
 from recipes.ood_dpo.settings import EncoderOptions
 
 CPU = torch.device("cpu")
@@ -78,47 +78,6 @@ def test_a_molecule_has_the_same_features_alone_and_beside_others(
     np.testing.assert_allclose(alone, together, atol=1e-5, rtol=0)
 
 
-def test_an_atom_is_described_by_five_numbers_and_four_ones() -> None:
-    rows = {
-        smiles: graph_of(smiles).atoms for smiles in ("C[O-]", "[CH3]", "*C", "[U]", "c1ccccc1")
-    }
-    assert rows["C[O-]"].shape == (2, ATOM)
-    assert [row[:5].tolist() for row in rows["C[O-]"]] == [[2, 0, 0, 0, 0], [-1, -1, 0, 0, 0]]
-    assert rows["[CH3]"][0, :5].tolist() == [1, 0, 1, 0, 0]
-    assert rows["c1ccccc1"][0, :5].tolist() == [1, 0, 0, 1, 1]
-    for row in np.concatenate(list(rows.values())):
-        assert row[5:].sum() == 4
-    carbon, oxygen = rows["C[O-]"]
-    assert np.flatnonzero(carbon[5:]).tolist() == [
-        0,
-        44 + 13,
-        64 + 1,
-        72 + 4,
-    ]  # C, group 14, period 2, valence 4
-    assert np.flatnonzero(oxygen[5:]).tolist() == [2, 44 + 15, 64 + 1, 72 + 1]
-    assert np.flatnonzero(rows["[U]"][0, 5:]).tolist() == [
-        43,
-        44 + 18,
-        64 + 6,
-        72 + 0,
-    ]  # another element, no group
-    assert rows["C[O-]"][:, VALENCE:].shape == (2, 8)
-
-
-def test_a_bond_is_one_of_seventy_kinds() -> None:
-    kinds = minimol._bond_kinds()
-    assert kinds.shape == (70, BOND)
-    assert len({tuple(row) for row in kinds.tolist()}) == 70
-    aromatic = kinds[graph_of("c1ccccc1").bonds[2]]
-    assert np.flatnonzero(aromatic[0]).tolist() == [3, 5 + 0, 12]
-    double = kinds[graph_of("C/C=C/C").bonds[2]]
-    assert sorted(np.flatnonzero(row).tolist() for row in double) == [
-        [0, 5],
-        [0, 5],
-        [1, 5 + 3],
-    ]  # E
-
-
 @pytest.mark.parametrize("smiles", SMILES)
 def test_the_spectrum_is_that_of_the_laplacian(smiles: str) -> None:
     graph = graph_of(smiles)
@@ -168,10 +127,3 @@ def test_the_encoder_needs_no_weights_before_it_encodes_and_its_preparation_can_
     prepared = pickle.loads(pickle.dumps(made.prepare))("CCO")
     assert made.cost(prepared) == 3
     assert not list(tmp_path.iterdir())
-
-
-def test_the_encoder_gives_float32_features(made: Network, tmp_path: Path) -> None:
-    one = encoder(EncoderOptions(encoder="minimol", cache=tmp_path), "cpu")
-    one.network = made
-    got = one.encode([one.prepare("CCO"), one.prepare("c1ccccc1")])
-    assert got.shape == (2, 512) and got.dtype == np.float32 and np.isfinite(got).all()

@@ -246,15 +246,6 @@ def test_the_files_have_what_their_names_promise(tmp_path):
     assert not list(tmp_path.glob("*.partial"))
 
 
-def test_a_cached_encoding_has_no_peak_in_the_statistics(tmp_path):
-    data, there = made()
-    cached = dataclasses.replace(there.encoding, peak=Peak(2**29, cached=True))
-    there = dataclasses.replace(there, encoding=cached)
-    train_seed(config(tmp_path, epochs=1), Loaded(data, there), EncoderOptions(), HeadOptions())
-    stats = json.loads((tmp_path / "training_stats.json").read_text())
-    assert stats["peak_gpu_memory_encoding_gb"] is None and stats["encoding_cached"] is True
-
-
 def test_metrics_over_seeds_have_mean_and_standard_deviation():
     tests = [{"auroc": 0.7, "aupr": 0.5, "fpr95": 0.9}, {"auroc": 0.9, "aupr": 0.5, "fpr95": 0.7}]
     content = seed_metrics("made", 3, DataFrame(tests))

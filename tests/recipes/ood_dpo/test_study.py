@@ -3,8 +3,8 @@ page shows it.
 """
 
 import json
-import subprocess
-import sys
+import os
+import signal
 import time
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from recipes.ood_dpo.page import study_page
 from recipes.ood_dpo.pairs import pair_data
 from recipes.ood_dpo.settings import HeadOptions
 from recipes.ood_dpo.study import Measured
-from tests.recipes.conftest import environment
+from tests.recipes.conftest import started
 from tests.recipes.ood_dpo.conftest import made, run_recipe
 
 
@@ -126,12 +126,12 @@ def test_a_study_that_is_killed_goes_on_with_the_sizes_that_are_left(
     words = ["study", "batch-size", "--dataset", csv_file, "--domain", "scaffold"]
     words += ["--encoder", "morgan", "--device", "cpu", "--cache", tmp_path / "cache"]
     words += ["--samples", 600, "--updates", 40, "--seeds", 2, "--sizes", 4]
-    command = [sys.executable, "-m", "recipes.ood_dpo", *map(str, words), "--out", str(out)]
     first = out / "points" / "samples-4.json"
-    with subprocess.Popen(command, env=environment(), stderr=subprocess.DEVNULL) as process:
-        while process.poll() is None and not first.exists():
-            time.sleep(0.01)
-        process.kill()
+    pid = started("ood_dpo", [*map(str, words), "--out", str(out)], tmp_path)
+    while os.waitpid(pid, os.WNOHANG) == (0, 0) and not first.exists():
+        time.sleep(0.01)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
     assert first.exists() and not (out / "batch_size.json").exists()
     kept = {path: path.stat().st_mtime_ns for path in out.glob("points/*.json")}
     assert len(kept) < 2

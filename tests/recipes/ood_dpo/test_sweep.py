@@ -189,17 +189,6 @@ def test_results_of_other_settings_are_not_mixed_and_the_status_changes_nothing(
 
 
 @pytest.mark.heavy
-def test_what_an_ensemble_does_not_train_by_is_refused_before_anything_is_written(
-    files: dict[str, Path], tmp_path: Path
-):
-    refused = run_recipe(
-        *words(files, tmp_path / "out", "--seeds", 1, "--optimizer", "sgd"), code=2
-    ).stderr
-    assert "--optimizer = 'sgd'" in refused and "adamw" in refused
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.heavy
 def test_tasks_of_ray_train_what_the_ensemble_trains(
     files: dict[str, Path], whole: Path, tmp_path: Path
 ):
