@@ -2,7 +2,7 @@
 small training on a CPU takes (measured, torch 2.13). Python runs this file at their start.
 
 torch.optim asks it for `disable` and `graph_break` alone, which do nothing where nothing is
-compiled. Whatever else is asked brings the real one.
+compiled, and DistributedDataParallel for one setting. Whatever else is asked brings the real one.
 """
 
 import importlib
@@ -13,8 +13,20 @@ from types import ModuleType
 DYNAMO = "torch._dynamo"
 
 
+class Utils:
+    """Stands for torch._dynamo.utils."""
+
+    def get_optimize_ddp_mode(self):
+        return "ddp_optimizer"
+
+    def __getattr__(self, name):
+        return getattr(bring().utils, name)
+
+
 class Uncompiled(ModuleType):
     """Stands for torch._dynamo."""
+
+    utils = Utils()
 
     def disable(self, function=None, recursive=True, **options):
         return function or (lambda decorated: decorated)
