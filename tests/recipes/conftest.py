@@ -2,9 +2,9 @@
 
 import io
 import json
+import multiprocessing
 import os
 import runpy
-import signal
 import subprocess
 import sys
 import tempfile
@@ -15,11 +15,14 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from tests.brimful_train.ledger import fork
-
 # The tests of a recipe whose extra is not installed are left out; a package of each extra.
 EXTRAS = {"captcha": "captcha", "chatlm": "sacrebleu", "ood_dpo": "rdkit"}
 collect_ignore = [folder for folder, package in EXTRAS.items() if find_spec(package) is None]
+
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(
+    [f"recipes.{name}.recipe" for name in EXTRAS if name not in collect_ignore]
+)
 
 # of whoever starts the tests
 HIDDEN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "BRIMFUL_TRIAL_CONFIG", "MALLOC_MMAP_MAX_")
@@ -47,14 +50,14 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """`python -m recipes.RECIPE WORDS`, by torchrun with `ranks`.
 
-    Without, it is a fork of this process, which has imported torch and the recipe already: that
-    takes a process of its own some seconds (`on_ranks` of the engine's tests does so too).
+    Without, it is a fork of a process that has imported torch and the recipes already: that takes
+    a process of its own some seconds. Not of this one, whose libraries may have threads.
     """
     argv = [f"recipes.{recipe}", *map(str, words)]
-    if ranks or torch.accelerator.is_available():
+    if ranks:
         launcher = ("torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "-m")
         done = subprocess.run(
-            [sys.executable, "-m", *(launcher if ranks else ()), *argv],
+            [sys.executable, "-m", *launcher, *argv],
             env=environment(),
             input=typed,
             capture_output=True,
@@ -68,21 +71,25 @@ def run(
 
 
 def _forked(argv: list[str], typed: str) -> subprocess.CompletedProcess[str]:
-    def work() -> None:
-        os.environ.clear()
-        os.environ.update(environment(), TOKENIZERS_PARALLELISM="false")  # its threads stay behind
-        sys.argv, sys.stdin = argv, io.StringIO(typed)
-        runpy.run_module(argv[0], run_name="__main__", alter_sys=True)
-
     with tempfile.TemporaryDirectory() as folder:
-        pid = fork(work, Path(folder) / "said")
-        try:
-            status = os.waitpid(pid, 0)[1]
-        except BaseException:  # the test took too long
-            os.kill(pid, signal.SIGKILL)
-            raise
-        out, err = (Path(folder, f"said.{name}").read_text() for name in ("out", "err"))
-    return subprocess.CompletedProcess(argv, os.waitstatus_to_exitcode(status), out, err)
+        process = _FORKS.Process(target=_as_command, args=(argv, typed, environment(), folder))
+        process.start()
+        process.join(280)
+        if process.is_alive():
+            process.kill()
+            process.join()
+        out, err = (Path(folder, name).read_text() for name in ("out", "err"))
+    return subprocess.CompletedProcess(argv, process.exitcode or 0, out, err)
+
+
+def _as_command(argv: list[str], typed: str, variables: dict[str, str], folder: str) -> None:
+    for number, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(Path(folder, name), os.O_WRONLY | os.O_CREAT), number)
+    sys.stdin, sys.stdout, sys.stderr = io.StringIO(typed), os.fdopen(1, "w"), os.fdopen(2, "w")
+    os.environ.clear()
+    os.environ.update(variables)
+    sys.argv = argv
+    runpy.run_module(argv[0], run_name="__main__", alter_sys=True)
 
 
 def events(out: Path, kind: str) -> list[dict[str, Any]]:
