@@ -170,12 +170,12 @@ def test_a_loop_without_a_loader_runs_at_another_size(tmp_path):
         "--gpu",
         "t4",
         "--max-batch-size",
-        1500,
+        200,
         *python(path),
         cwd=path.parent,
         code=0,
     )
-    assert answer.json["batch_size"] == 16 and answer.json["largest_batch_size"] == 1500
+    assert answer.json["batch_size"] == 16 and answer.json["largest_batch_size"] == 200
     (said,) = [one for one in answer.json["warnings"] if one["code"] == "batch-size-place"]
     assert "train.py:7 has 16 (`batch_size = 16" in said["problem"], (
         "line 6 has it too, and the input does not follow"
