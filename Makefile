@@ -14,6 +14,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 # One thread a process: the tests run two processes at a time.
 TEST_ENVIRONMENT := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
+# Where tests are marked slow (tests/conftest.py), the recipes' all: other modules are not imported for them.
+SLOW_TESTS := tests/brimful_train tests/recipes tests/bench tests/brimful/end_to_end tests/test_install.py
 
 .PHONY: help setup test test-slow test-quick test-browser check format demo golden bench-predict bench-timm bench-families bench-llm bench-clock bench-probe bench-engine bench-kills bench-gpu bench-cost bench-allocator bench-scripts bench-epochs bench-peers clean
 
@@ -32,17 +34,17 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 test: $(STAMP) ## Set up and run every test but the slow ones and the browser's
-	$(TEST_ENVIRONMENT) $(PY) -m pytest -n $(PYTEST_WORKERS) --dist worksteal
+	$(TEST_ENVIRONMENT) $(PY) -m pytest -n $(PYTEST_WORKERS) --dist worksteal --ignore tests/recipes
 
 test-slow: $(STAMP) ## The heavy tests of the engine, the recipes and brimful run
-	$(TEST_ENVIRONMENT) $(PY) -m pytest -n $(PYTEST_WORKERS) --dist worksteal -m slow
+	$(TEST_ENVIRONMENT) $(PY) -m pytest -n $(PYTEST_WORKERS) --dist worksteal -m slow $(SLOW_TESTS)
 
 test-quick: $(STAMP) ## The tests that start few processes
 	$(TEST_ENVIRONMENT) $(PY) -m pytest -n $(PYTEST_WORKERS) --dist worksteal -m 'not heavy and not browser'
 
 test-browser: $(STAMP) ## Look at the page in Chromium, light and dark (installs a Chromium where there is none)
 	tools/install_browser.sh $(PY)
-	$(TEST_ENVIRONMENT) $(PY) -m pytest -m browser
+	$(TEST_ENVIRONMENT) $(PY) -m pytest -m browser tests/brimful/browser
 
 check: $(STAMP) ## Static checks: ruff, pyright, the import contracts
 	$(BIN)/ruff check .

@@ -1,6 +1,7 @@
 """What all tests share."""
 
 import compileall
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,17 +18,26 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and so it is under nohup
 # some hundred children compiles brimful_inside anew, 0.2 s of its 2 (measured). Once, before the
 # workers of pytest-xdist start.
 _SOURCE = Path(__file__).parent.parent / "src"
+#: For PYTHONPATH of processes: their optimizers import no torch._dynamo, which takes 1.4 s.
+WITHOUT_DYNAMO = str(Path(__file__).parent / "without_dynamo")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         compileall.compile_dir(_SOURCE, quiet=2)
+        os.environ["PYTHONPATH"] = os.pathsep.join(
+            filter(None, (WITHOUT_DYNAMO, os.environ.get("PYTHONPATH")))
+        )
 
 
-# Nothing here depends on how busy the machine is. Set before any test module makes settings of its
-# own from these.
+# Nothing here depends on how busy the machine is, and each run draws other examples: a third of
+# Hypothesis's hundred each time, BRIMFUL_EXAMPLES for more. Set before any test module makes
+# settings of its own from these.
 hypothesis.settings.register_profile(
-    "brimful", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "brimful",
+    deadline=None,
+    max_examples=int(os.environ.get("BRIMFUL_EXAMPLES", "33")),
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("brimful")
 

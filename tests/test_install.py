@@ -46,9 +46,10 @@ def test_the_wheel_in_an_empty_environment_predicts_a_script_of_another(tmp_path
         "brimful_train",
     }
 
-    output_of(sys.executable, "-m", "venv", tmp_path / "tool", folder=tmp_path)
-    installed = tmp_path / "tool" / "bin"
-    output_of(installed / "pip", "install", wheel, folder=tmp_path)
+    place = tmp_path / "tool"
+    output_of(sys.executable, "-m", "venv", "--without-pip", place, folder=tmp_path)
+    output_of(sys.executable, "-m", "pip", "--python", place, "install", wheel, folder=tmp_path)
+    installed = place / "bin"
     importable = output_of(
         installed / "python",
         "-c",

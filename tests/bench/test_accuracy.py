@@ -7,28 +7,15 @@ from hypothesis import strategies as st
 from bench.accuracy import (
     Pair,
     accuracy,
-    context_bytes,
-    coverage,
-    ends_by_families,
-    ends_of_few,
     evidence_from,
     evidence_json,
     halves,
     quantile,
-    shortest_stretch,
     signed_errors,
 )
 from brimful.decide.memory.intervals import Evidence
 
 GIB = 1 << 30
-
-
-def test_a_constant_offset_is_taken_for_the_context_and_leaves_no_error():
-    pairs = [Pair(n * GIB + 1449, n * GIB) for n in range(1, 8)]
-    context = context_bytes(pairs)
-    assert context == 1449
-    figures = accuracy(pairs, context)
-    assert figures["worst_absolute"] == 0.0
 
 
 def test_an_under_estimate_has_a_negative_error_and_is_counted():
@@ -38,10 +25,6 @@ def test_an_under_estimate_has_a_negative_error_and_is_counted():
     assert figures["share_under_by_5_percent"] == 0.25
     assert figures["worst_absolute"] == pytest.approx(0.2)
     assert figures["median_absolute"] == pytest.approx(0.05)
-
-
-def test_coverage_counts_what_lies_within():
-    assert coverage([(0, 1), (0, 1), (0, 1), (0, 1)], [0.0, 1.0, 1.5, 0.5]) == 0.75
 
 
 @given(
@@ -94,28 +77,3 @@ def test_an_interval_is_the_shortest_that_holds_its_share_of_the_runs_of_its_ben
     evidence = evidence_from(errors, "dense", "2026-01-01", "one card", "a bench")
     assert sum(evidence.low_error <= error <= evidence.high_error for error in errors) == 951
     assert evidence.high_error < 1, "the forty far ones are among those left out"
-
-
-def test_networks_weigh_the_same_however_many_runs_each_has_and_a_few_hold_all():
-    names = ["often measured"] * 900 + [f"net{number}" for number in range(99)]
-    errors = [0.0] * 900 + [number / 1000 for number in range(99)]
-    assert shortest_stretch(errors, names, 0.95) == (0.0, pytest.approx(0.094)), (
-        "95 of 100 networks and one more, which is 96"
-    )
-    assert shortest_stretch(errors, [str(run) for run in range(999)], 0.95)[1] < 0.06, (
-        "by runs, the many would decide"
-    )
-    assert shortest_stretch([-0.1, 0.0, 0.3], list("abc"), 0.95) == (-0.1, 0.3)
-
-
-def test_all_families_but_one_lie_below_the_upper_end_and_all_above_the_lower_one():
-    errors = [-0.031, 0.5, 0.02, 0.041, *[0.0] * 9]
-    families = ["far", "far", "near", "next", *map(str, range(9))]
-    assert ends_by_families(errors, families) == (-0.04, 0.05)
-    with pytest.raises(ValueError, match="9 families are too few"):
-        ends_by_families(errors[4:], families[4:])
-
-
-def test_few_runs_make_a_wide_interval():
-    # Student's t at 99 % and three degrees of freedom is 4.541; the deviation of these four 0.02
-    assert ends_of_few([0.03, 0.07, 0.05 - 0.02 / 2**0.5, 0.05 + 0.02 / 2**0.5]) == (-0.06, 0.16)

@@ -2,17 +2,14 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
 pytest.importorskip("transformers")
 pytest.importorskip("sacrebleu")
 
-from transformers import T5Config, T5ForConditionalGeneration
 
 from bench import chatlm as bench
-from bench.chatlm_memory import HEADLINE, against, long_rows, tokenizer_in
-from bench.chatlm_plain import fixed
-from bench.chatlm_race import SIDES, Watch, race
+from bench.chatlm_memory import HEADLINE, against, tokenizer_in
+from bench.chatlm_race import SIDES, race
 
 FLAGS = (
     "--model",
@@ -25,51 +22,6 @@ FLAGS = (
     "--eval-share",
     "0.1",
 )
-
-
-def test_the_plain_loop_fills_every_text_up_to_one_length():
-    samples = [
-        (torch.tensor([5, 6, 1]), torch.tensor([7, 1])),
-        (torch.tensor([8, 1]), torch.tensor([9, 9, 9, 1])),
-    ]
-    prompts, mask, labels = fixed(samples, length=5, padding=0)
-    assert prompts.tolist() == [[5, 6, 1, 0, 0], [8, 1, 0, 0, 0]] and mask.tolist() == [
-        [1, 1, 1, 0, 0],
-        [1, 1, 0, 0, 0],
-    ]
-    assert labels.tolist() == [[7, 1, -100, -100, -100], [9, 9, 9, 1, -100]]
-
-
-def test_a_watch_counts_updates_from_the_first_forward_pass_and_stops_the_clock_while_it_measures(
-    monkeypatch,
-):
-    now = iter(range(100))
-    monkeypatch.setattr("bench.chatlm_race.time.perf_counter", lambda: float(next(now)))
-    model = T5ForConditionalGeneration(
-        T5Config(
-            vocab_size=8,
-            d_model=4,
-            d_kv=2,
-            d_ff=4,
-            num_layers=1,
-            num_heads=1,
-            decoder_start_token_id=0,
-        )
-    )
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    watch = Watch(2, lambda _: watch.updates)
-    optimizer.step()  # as an engine does that allocates its state
-    for _ in range(5):
-        model(input_ids=torch.tensor([[1]]), labels=torch.tensor([[2]]))
-        optimizer.step()
-    watch.close()
-    optimizer.step()
-    assert (
-        watch.measured == [0, 2, 4]
-        and watch.updates == 5
-        and watch.seconds == [1.0, 1.0]
-        and len(watch.cpu_seconds) == 2
-    )
 
 
 def races(seconds: float, end: float) -> list[dict]:
@@ -146,23 +98,6 @@ def named(fits: bool, next_fits: bool, out_of_memory: int) -> dict:
 )
 def test_each_limit_can_be_missed(part: str, figures: dict, holds: dict):
     assert bench.passed({part: figures}) == holds
-
-
-def test_a_run_of_some_parts_keeps_what_was_found_of_the_others(tmp_path: Path):
-    for parts in ({"speed": {"a": 1}, "memory": {"b": 2}}, {"speed": {"a": 3}}):
-        bench.keep(parts, tmp_path)
-    (path,) = tmp_path.glob("*.json")
-    result = json.loads(path.read_text())
-    assert result["parts"]["speed"]["a"] == 3 and result["parts"]["memory"]["b"] == 2
-    assert {"cpu", "versions", "date"} <= result.keys()
-
-
-def test_long_rows_differ_and_fill_any_limit(tmp_path: Path):
-    path = long_rows([("你好", "你好吗"), ("再见", "")], tmp_path / "long.jsonl", 5)
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    assert len({row["prompt"] for row in rows}) == 5 and all(
-        len(text) >= 2000 for row in rows for text in row.values()
-    )
 
 
 @pytest.mark.heavy

@@ -63,13 +63,6 @@ def test_rows_are_chosen_by_words_of_their_names_and_none_at_all_is_said(folder)
         llm_rows.read_rows(folder / "elsewhere")
 
 
-def test_litgpts_rows_have_the_length_that_its_page_names(folder):
-    row = "litgpt,a100-40gb,1,Llama-2-7b-hf,lora,bf16-true,2,1044,flash,no,29070000000,,,,assumed"
-    (folder / llm_rows.CSV).write_text("\n".join((",".join(COLUMNS), row)) + "\n")
-    (row,) = llm_rows.read_rows(folder)
-    assert json.loads(llm_rows.command_of(row)[-1])["length"] == 1304
-
-
 def test_errors_are_of_the_rows_that_have_both_numbers_and_an_interval_that_misses_is_counted():
     lines = [
         line(
@@ -86,25 +79,6 @@ def test_errors_are_of_the_rows_that_have_both_numbers_and_an_interval_that_miss
     assert figures["allocated"] == {"rows": 1, "median": 0.0, "p95": 0.0, "inside_interval": None}
     assert figures["device"]["rows"] == 2 and figures["device"]["inside_interval"] == 0.5
     assert "step" not in figures
-
-
-def test_a_row_that_failed_stands_in_the_table_with_its_last_words():
-    head, _, shown = llm_rows.table([line({"step": 2.0}, {"failed": ["a", "no such model"]})])
-    assert "no such model" in shown and shown.count("|") == head.count("|")
-    (shown,) = llm_rows.table(
-        [line({"step": 2.0, "device": float(3 << 30)}, {"step": 2.5, "device": 3 << 30})]
-    )[2:]
-    assert shown == "| a row |  |  | 3.00 +0.0% | 2.00 +25.0% |"
-
-
-def test_the_short_table_has_one_line_a_kind_with_its_losses(folder):
-    kinds = [llm_rows.kind_of(row) for row in llm_rows.read_rows(folder)]
-    assert kinds[0].endswith("FSDP over 2, A100-80GB") and "BERT" in kinds[1]
-    lines = [line({"device": 100.0}, {"device": 110.0}), line({"device": 100.0}, {"device": 130.0})]
-    lines.append(line({"step": 2.0}, {"step": 1.0}) | {"kind": "another"})
-    _, _, first, second = llm_rows.short_table(llm_rows.by_kind(lines))
-    assert first == "| a kind |  |  | 20.0%, 30.0% (2) |  |"
-    assert second == "| another |  |  |  | 50.0%, 50.0% (1) |"
 
 
 def test_rows_of_quantized_models_need_no_folder_and_are_left_out_without_bitsandbytes(

@@ -1,7 +1,6 @@
 """The bench's figures, from made rows; the trials themselves are tested with the imaginary GPU."""
 
 import random
-from pathlib import Path
 
 import pytest
 
@@ -65,20 +64,6 @@ def test_a_row_is_predicted_alike_whichever_torch_traces_it(
         "a workspace of the script's thread and one of the autograd engine's"
     )
     assert line["allocated_bytes"] < kept + 2 * MIB
-
-
-def test_the_same_seed_draws_the_same_rows(tmp_path: Path):
-    lines = [
-        ",".join(ROW),
-        *(",".join({**ROW, "batch_size": str(size)}.values()) for size in range(4, 104)),
-    ]
-    (tmp_path / predict.CSV).write_text("\n".join(lines), encoding="utf-8")
-    drawn = predict.read_rows(tmp_path, 7, seed=3)
-    assert len(drawn) == 7 and drawn == predict.read_rows(tmp_path, 7, seed=3) != predict.read_rows(
-        tmp_path, 7, seed=4
-    )
-    with pytest.raises(SystemExit, match="There is no"):
-        predict.read_rows(tmp_path / "no folder", 7, seed=3)
 
 
 @pytest.mark.parametrize(

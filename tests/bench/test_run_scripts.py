@@ -6,9 +6,8 @@ import json
 from dataclasses import replace
 
 from bench import programs_page
-from bench.programs_page import page
 from bench.run_scripts import troubles
-from bench.scripts_table import PROGRAMS, by_key
+from bench.scripts_table import by_key
 
 MIB = 1 << 20
 
@@ -37,25 +36,6 @@ def test_a_phase_that_was_not_seen_and_an_unexpected_approximation_are_troubles(
         program, {"phases": {"train": 1, "eval": 1}, "approximations": {"unique": 1}}
     ) == ["approximated: unique"]
     assert troubles(program, {"phases": {"train": 1, "eval": 1}, "approximations": {}}) == []
-
-
-def test_the_page_shows_peaks_seconds_versions_and_what_was_missing_or_stopped():
-    missing = {"program": "timm_train", "build": "CPU", "date": "2026-11-21", "missing": ["timm"]}
-    stopped = {
-        "program": PROGRAMS[-1].key,
-        "build": "CPU",
-        "date": "2026-11-20",
-        "exit_code": 5,
-        "error": {"problem": "no"},
-    }
-    text = page({"builds": {"CPU": {"torch": "2.13.0"}}, "rows": [row(), missing, stopped]})
-    assert "stopped (exit 5)" in text
-    assert (
-        "2048 MiB (1900 to 2300)" in text
-        and "4,096 (dataset)" in text
-        and "5 (3 trials) | 2026-11-20" in text
-    )
-    assert "without timm" in text and "torch 2.13.0" in text and "2026-11-20 to 2026-11-21" in text
 
 
 def test_each_row_is_kept_at_once_in_the_place_of_an_old_one_and_others_stay(tmp_path, monkeypatch):

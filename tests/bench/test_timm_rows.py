@@ -44,14 +44,6 @@ def test_a_perfect_prediction_leaves_a_context_and_no_error():
     assert result["held_out"]["rows"] == 40 and result["seen"]["rows"] == 40
 
 
-def test_figures_report_the_intervals_too():
-    result = timm_rows.figures(made_rows(20), 1800 * MIB)
-    assert result["share_within_interval"] == 1.0
-    interval = interval_for("workspaces")
-    assert result["interval_median_width"] == pytest.approx(interval.high - interval.low, abs=1e-3)
-    assert timm_rows.figures(made_rows(20), 3600 * MIB)["share_within_interval"] < 1.0
-
-
 def rows_of(points: list[tuple[int, int]], reserved_mib: int = 1000) -> list[Row]:
     return [
         Row("net", "workspaces", size, mib, reserved_mib * MIB, 1.0, False) for size, mib in points
@@ -73,14 +65,6 @@ def rows_of(points: list[tuple[int, int]], reserved_mib: int = 1000) -> list[Row
 def test_models_whose_rows_look_broken_are_named_with_the_reason(points, reserved_mib, reason):
     rows = rows_of(points, reserved_mib)
     assert reason in timm_rows.odd_models(rows, CARD, 1800 * MIB)["net"]
-
-
-def test_rows_that_look_broken_stay_in_the_figures_and_are_left_out_of_the_sound_ones_alone():
-    rows = made_rows(20)
-    rows[-1] = replace(rows[-1], device_peak_mib=60_000)
-    result = timm_rows.judge(rows, SEEN, CARD)
-    assert set(result["odd"]) == {"net19"}
-    assert result["held_out"]["rows"] == 40 and result["sound"]["rows"] == 36
 
 
 def test_no_model_is_both_fitted_on_and_judged_and_those_examined_are_listed():

@@ -3,7 +3,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench import turns as bench
-from bench.harness import spread
 from bench.turns import Turns, paired_ratios
 
 
@@ -52,12 +51,3 @@ def test_a_machine_that_slows_down_evenly_does_not_change_a_ratio(ratio, second,
         assert [a / b for a, b in zip(firsts, seconds, strict=False)] != pytest.approx(
             [ratio] * rounds, rel=slower / 2
         )
-
-
-def test_a_spread_leaves_the_outermost_tenths_out():
-    result = spread([100.0, *[float(n) for n in range(1, 10)], -100.0])
-    assert result == {"median": 5.0, "p10": 1.0, "p90": 9.0}
-    with pytest.raises(ValueError, match="1 values"):
-        spread([1.0])
-    with pytest.raises(ValueError, match="2 blocks do not stand between 2"):
-        paired_ratios([1.0, 1.0], [1.0, 1.0])

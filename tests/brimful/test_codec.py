@@ -16,7 +16,7 @@ VALUES = [
     for one in vars(values).values()
     if dataclasses.is_dataclass(one) and one.__module__.startswith("brimful.")
 ]
-slow_to_draw = settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
+slow_to_draw = settings(deadline=None, max_examples=10, suppress_health_check=list(HealthCheck))
 
 
 @pytest.mark.parametrize("cls", VALUES, ids=lambda cls: cls.__name__)

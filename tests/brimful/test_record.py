@@ -47,37 +47,9 @@ def written(home, *entries, record_id="20261120-054501-tune-captcha"):
     return writer.folder
 
 
-def test_a_record_reads_back_as_it_was_written(tmp_path):
-    back = record.read_record(
-        written(tmp_path, sample(1), note("a"), sample(2), values.Closed(0, 2.0))
-    )
-    assert back.trials == (sample(1), sample(2))
-    assert back.notes == (note("a"),)
-    assert back.closed == values.Closed(0, 2.0)
-    assert back.opened == opened() and not back.torn
-
-
 def test_of_several_plans_the_last_counts(tmp_path):
     plan = values.Plan(values.Objective.THROUGHPUT, (), {}, "python a.py", True, 3, 0)
     assert record.read_record(written(tmp_path, plan, replace(plan, trials=9))).plan.trials == 9
-
-
-def test_a_record_cut_off_at_any_byte_can_be_read_up_to_its_last_whole_line(tmp_path):
-    entries = [opened("x"), sample(1), note("ünïcode ✓"), sample(2), values.Closed(0, 2.0)]
-    whole = b"".join(map(codec.encode_entry, entries))
-    (tmp_path / "x").mkdir()
-    path = tmp_path / "x" / record.FILE_NAME
-    for end in range(len(whole) + 1):
-        path.write_bytes(whole[:end])
-        lines = whole[:end].count(b"\n")
-        if lines == 0:
-            with pytest.raises(RecordUnreadable, match="opening"):
-                record.read_record(path)
-            continue
-        back = record.read_record(path)
-        assert back == record.replay(
-            entries[:lines], tmp_path / "x", torn=not whole[:end].endswith(b"\n")
-        )
 
 
 @slow_to_draw
@@ -85,10 +57,14 @@ def test_a_record_cut_off_at_any_byte_can_be_read_up_to_its_last_whole_line(tmp_
 def test_any_record_cut_off_anywhere_keeps_its_whole_lines(tmp_path_factory, first, rest, data):
     lines = [codec.encode_entry(entry) for entry in (first, *rest)]
     whole = b"".join(lines)
-    end = data.draw(st.integers(len(lines[0]), len(whole)))
+    end = data.draw(st.integers(0, len(whole)))
     folder = tmp_path_factory.mktemp("record")
     (folder / record.FILE_NAME).write_bytes(whole[:end])
     kept = whole[:end].count(b"\n")
+    if not kept:
+        with pytest.raises(RecordUnreadable, match="opening"):
+            record.read_record(folder)
+        return
     expected = record.replay(
         [codec.decode_entry(line) for line in lines[:kept]],
         folder,

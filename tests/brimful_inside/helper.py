@@ -15,6 +15,7 @@ from pathlib import Path
 
 import brimful_inside
 from brimful_inside import wire
+from tests.conftest import WITHOUT_DYNAMO
 
 BOOTSTRAP = Path(brimful_inside.__file__).resolve().parent / "bootstrap"
 CARD = {
@@ -92,7 +93,7 @@ def run_trial(
         json.dumps(dataclasses.asdict(wire.TrialConfig(folder=str(folder), **asked)))
     )
     ours = {
-        "PYTHONPATH": str(BOOTSTRAP),
+        "PYTHONPATH": os.pathsep.join((str(BOOTSTRAP), WITHOUT_DYNAMO)),
         "BRIMFUL_TRIAL_CONFIG": str(folder / "trial_config.json"),
         "OMP_NUM_THREADS": "1",
     }

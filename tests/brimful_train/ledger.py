@@ -29,6 +29,7 @@ from brimful_train import (
     Sum,
     Task,
 )
+from tests.conftest import WITHOUT_DYNAMO
 
 ROOT = Path(__file__).parents[2]
 OUT_OF_MEMORY = "CUDA out of memory. Tried to allocate 2.00 GiB (injected by a test)"
@@ -229,7 +230,7 @@ def farthest(a: list[torch.Tensor], b: list[torch.Tensor]) -> float:
 
 
 def environment(rank: int = 0, size: int = 1) -> dict[str, str]:
-    variables = {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
+    variables = {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}:{WITHOUT_DYNAMO}"}
     if size > 1:
         variables |= dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank))
         variables |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(size))

@@ -1,26 +1,29 @@
 """What the tests of all recipes share: messages that are kept, and commands in processes."""
 
-import importlib
+import io
 import json
+import multiprocessing
 import os
-import signal
+import runpy
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from importlib.util import find_spec
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file
 
-from recipes.common import running
-from tests.brimful_train.ledger import fork
-
 # The tests of a recipe whose extra is not installed are left out; a package of each extra.
 EXTRAS = {"captcha": "captcha", "chatlm": "sacrebleu", "ood_dpo": "rdkit"}
 collect_ignore = [folder for folder, package in EXTRAS.items() if find_spec(package) is None]
+
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(
+    [f"recipes.{name}.recipe" for name in EXTRAS if name not in collect_ignore]
+)
 
 # of whoever starts the tests
 HIDDEN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "BRIMFUL_TRIAL_CONFIG", "MALLOC_MMAP_MAX_")
@@ -46,43 +49,54 @@ def environment() -> dict[str, str]:
 def run(
     recipe: str, *words: object, code: int = 0, ranks: int = 0, typed: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """`python -m recipes.RECIPE WORDS`, by torchrun with `ranks`; else in a fork of this process,
-    which has torch already. What has threads that a fork does not get is a process of its own: the
-    tokenizers of chatlm, and autograd beside an accelerator.
+    """`python -m recipes.RECIPE WORDS`, by torchrun with `ranks`.
+
+    Without, it is a fork of a process that has imported torch and the recipes already: that takes
+    a process of its own some seconds. Not of this one, whose libraries may have threads.
     """
-    argv = [*map(str, words)]
-    if ranks or recipe == "chatlm" or torch.accelerator.is_available():
+    argv = [f"recipes.{recipe}", *map(str, words)]
+    if ranks:
         launcher = ("torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "-m")
-        command = [sys.executable, "-m", *(launcher if ranks else ()), f"recipes.{recipe}", *argv]
-        pipes = {"env": environment(), "input": typed, "capture_output": True, "text": True}
-        done = subprocess.run(command, timeout=280, **pipes)
+        done = subprocess.run(
+            [sys.executable, "-m", *launcher, *argv],
+            env=environment(),
+            input=typed,
+            capture_output=True,
+            text=True,
+            timeout=280,
+        )
     else:
-        with tempfile.TemporaryDirectory() as folder:
-            pid = started(recipe, argv, Path(folder), typed)
-            try:
-                ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-            except BaseException:  # the test took too long
-                os.kill(pid, signal.SIGKILL)
-                raise
-            shown = [Path(folder, f"recipe.{name}").read_text() for name in ("out", "err")]
-        done = subprocess.CompletedProcess(argv, ended, *shown)
+        done = _forked(argv, typed)
     assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
 
 
-def started(recipe: str, argv: Sequence[str], folder: Path, typed: str = "") -> int:
-    """The process id of a fork that does what `python -m recipes.RECIPE` does; what it says is in
-    recipe.out and recipe.err."""
+def started(argv: list[str], folder: str, typed: str = "") -> BaseProcess:
+    """A fork that does what `python -m` does with `argv`; what it says is in `folder`/out and err."""
+    process = _FORKS.Process(target=_as_command, args=(argv, typed, environment(), folder))
+    process.start()
+    return process
 
-    def work() -> None:
-        os.environ.clear()
-        os.environ.update(environment())
-        (folder / "typed").write_text(typed)
-        sys.stdin, sys.argv = (folder / "typed").open(), ["", *argv]
-        app = importlib.import_module(f"recipes.{recipe}.__main__").app
-        raise SystemExit(running.run(app, argv))
 
-    return fork(work, folder / "recipe")
+def _forked(argv: list[str], typed: str) -> subprocess.CompletedProcess[str]:
+    with tempfile.TemporaryDirectory() as folder:
+        process = started(argv, folder, typed)
+        process.join(280)
+        if process.is_alive():
+            process.kill()
+            process.join()
+        out, err = (Path(folder, name).read_text() for name in ("out", "err"))
+    return subprocess.CompletedProcess(argv, process.exitcode or 0, out, err)
+
+
+def _as_command(argv: list[str], typed: str, variables: dict[str, str], folder: str) -> None:
+    for number, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(Path(folder, name), os.O_WRONLY | os.O_CREAT), number)
+    sys.stdin, sys.stdout, sys.stderr = io.StringIO(typed), os.fdopen(1, "w"), os.fdopen(2, "w")
+    os.environ.clear()
+    os.environ.update(variables)
+    sys.argv = argv
+    runpy.run_module(argv[0], run_name="__main__", alter_sys=True)
 
 
 def events(out: Path, kind: str) -> list[dict[str, Any]]:

@@ -18,18 +18,6 @@ def row(job: str, size: int, measured: int, predicted: int | None, **more: objec
     return {"job": job, "batch_size": size, **made, **more}
 
 
-def test_an_error_is_relative_to_what_was_measured_and_below_zero_when_too_little_was_predicted():
-    assert figures.error(row("a", 1, 200, 190), "device_bytes") == pytest.approx(-0.05)
-    assert figures.error(row("a", 1, 200, None), "device_bytes") is None
-
-
-def test_a_run_that_did_not_come_to_its_end_has_no_error_of_prediction():
-    broken = row("a", 1, 200, 190)
-    broken["measured"]["error"] = "OutOfMemoryError: ..."
-    assert figures.error(broken, "device_bytes") is None
-    assert "OutOfMemoryError" in "\n".join(figures.table([broken]))
-
-
 def test_a_slope_runs_from_a_jobs_smallest_size_to_its_largest():
     rows = [row("a", 8, 180, 200), row("a", 2, 60, 70), row("a", 4, 999, 999), row("b", 1, 5, 5)]
     assert figures.slopes(rows, "allocated_bytes") == {

@@ -4,6 +4,7 @@
 Each thing that is held is also broken on purpose once, to show that it would be noticed.
 """
 
+import functools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -47,13 +48,18 @@ def opened(browser: Chromium, tmp_path: Path) -> Iterator[Callable[..., Page]]:
 
     def open_page(name: str, change: Callable[[str], str] = str, **look: Any) -> Page:
         path = tmp_path / f"{name}-{len(pages)}.html"
-        path.write_text(change(render_page(product.ALL[name]())), encoding="utf-8")
+        path.write_text(change(page_of(name)), encoding="utf-8")
         pages.append(browser.open(path, **look))
         return pages[-1]
 
     yield open_page
     for page in pages:
         page.close()
+
+
+@functools.cache
+def page_of(name: str) -> str:
+    return render_page(product.ALL[name]())
 
 
 def look(page: Page, what: str) -> Any:

@@ -18,6 +18,7 @@ import pytest
 
 from brimful.record import latest, read_record
 from brimful.values import Record
+from tests.conftest import WITHOUT_DYNAMO
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 TRAPS = EXAMPLES / "traps"
@@ -94,7 +95,7 @@ def environment(home: Path, **more: str) -> dict[str, str]:
     return {**kept, "BRIMFUL_HOME": str(home), "OMP_NUM_THREADS": "1", "PYTHONPATH": SOURCE, **more}
 
 
-SOURCE = str(Path(__file__).parents[3] / "src")
+SOURCE = os.pathsep.join((str(Path(__file__).parents[3] / "src"), WITHOUT_DYNAMO))
 
 
 def start(

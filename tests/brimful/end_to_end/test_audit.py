@@ -74,16 +74,6 @@ def test_a_trap_of_a_card_is_found(tmp_path, trap):
     assert codes(done) == [trap.replace("_", "-"), "memory-idle"]
 
 
-@pytest.mark.parametrize("trap", ["split_batch", "memory_idle"])
-def test_an_audit_and_a_prediction_give_the_same_peak(tmp_path, trap):
-    words = ("--gpu", "a100-40gb:3", "--json", *python(TRAPS / f"{trap}.py", "--batch-size", 128))
-    predicted, audited = (
-        brimful(tmp_path, "predict", "--no-what-if", *words),
-        brimful(tmp_path, "audit", *words),
-    )
-    assert audited.json["peak"]["device_bytes"] == predicted.json["peak"]["device_bytes"]
-
-
 RANKS = """
 import os, torch
 import torch.distributed as dist
@@ -145,18 +135,12 @@ def test_an_idle_card_is_found(tmp_path):
     )
 
 
-@pytest.mark.parametrize(
-    ("batch", "code"), [(128, "repeated-batches"), (8192, "batch-exceeds-dataset")]
-)
-def test_pairs_drawn_from_copies_of_one_random_state_are_found_and_a_batch_of_more_than_there_are(
-    tmp_path, batch, code
-):
-    command = python(TRAPS / "copied_random_state.py", "--batch-size", batch, "--workers", 2)
+def test_pairs_drawn_from_copies_of_one_random_state_are_found(tmp_path):
+    command = python(TRAPS / "copied_random_state.py", "--batch-size", 128, "--workers", 2)
     found = codes(brimful(tmp_path, "audit", "--device", "cpu", "--json", *command))
-    assert [one for one in found if one not in ("loader-bound", "remainder", "idle-workers")] == [
-        code,
-        "undrawn-samples",
-    ] or (code == "batch-exceeds-dataset" and found[0] == code)
+    expected = ["repeated-batches", "undrawn-samples"]
+    others = ("loader-bound", "remainder", "idle-workers")
+    assert [code for code in found if code not in others] == expected
 
 
 def test_every_code_has_a_trap():
@@ -339,11 +323,11 @@ for images, labels in DataLoader(data, batch_size=48, drop_last=True):
 
 
 @pytest.mark.heavy
-def test_replicas_in_threads_on_three_cards_are_audited_and_predicted_alike_each_time(tmp_path):
+def test_replicas_in_threads_on_three_cards_are_audited_and_predicted_alike(tmp_path):
     (tmp_path / "replicas.py").write_text(REPLICAS)
     words = ("--gpu", "a100-40gb:3", "--json", *python(tmp_path / "replicas.py"))
-    answers = [brimful(tmp_path, "audit", *words, code=0).json for _ in range(2)]
-    answers += [brimful(tmp_path, "predict", "--no-what-if", *words, code=0).json for _ in range(2)]
-    assert len({answer["peak"]["reserved_bytes"] for answer in answers}) == 1
-    assert {answer["largest_batch_size"] for answer in answers[2:]} == {768}
-    assert not any("fails" in str(answer["warnings"]) for answer in answers[2:])
+    audited = brimful(tmp_path, "audit", *words, code=0).json
+    predicted = brimful(tmp_path, "predict", "--no-what-if", *words, code=0).json
+    assert audited["peak"]["reserved_bytes"] == predicted["peak"]["reserved_bytes"]
+    assert predicted["largest_batch_size"] == 768
+    assert "fails" not in str(predicted["warnings"])

@@ -1,7 +1,6 @@
 """The files of `predict --snapshot` and `--step-trace`, read by those they are for."""
 
 import base64
-import json
 import pickle
 import re
 import runpy
@@ -88,18 +87,3 @@ def test_the_timeline_rises_to_the_predicted_peak_to_the_byte(done, snapshot):
     assert sum(s["total_size"] for s in snapshot["segments"]) == peak["reserved_bytes"]
     categories = {entry["category"] for entry in entries}
     assert {"parameters", "gradients", "activations", "inputs", "unknown"} <= categories
-
-
-@pytest.mark.heavy
-def test_both_files_are_named_with_the_size_and_how_to_open_them(done):
-    called, folder = done
-    peak, step = called.json["written"]
-    assert (peak["path"], step["path"]) == ("peak.pickle", "step.json")
-    assert "at batch size 512" in peak["what"] and "at batch size 512" in step["what"]
-    assert "trace_plot peak.pickle -o peak.html" in peak["how"] and "perfetto" in step["how"]
-    for file in peak, step:
-        assert f"Written: {file['path']}: {file['what']}; {file['how']}" in called.err
-    events = json.loads((folder / "step.json").read_text())["traceEvents"]
-    (whole,) = [event for event in events if event["name"] == "step (predicted)"]
-    assert whole["dur"] / 1e6 == pytest.approx(called.json["speed"]["step_s"]["value"])
-    assert {"aten.addmm.default", "aten.relu.default"} <= {event["name"] for event in events}

@@ -109,16 +109,15 @@ def test_predict_audit_and_tune_leave_an_old_checkpoint_untouched(tmp_path, work
     assert Outcome.COMPLETED in ran
 
 
-@pytest.fixture
-def checkpointed(tmp_path):
+@pytest.fixture(scope="module")
+def checkpointed(tmp_path_factory):
     """A folder with the script and two checkpoints that it wrote itself, without brimful
     around it.
     """
-    folder = tmp_path / "checkpointed"
+    folder = tmp_path_factory.mktemp("checkpointed")
     script(folder, CHECKPOINTS, samples=64)
-    subprocess.run(
-        [sys.executable, "train.py"], cwd=folder, env=environment(tmp_path / "home"), check=True
-    )
+    variables = environment(tmp_path_factory.mktemp("home"))
+    subprocess.run([sys.executable, "train.py"], cwd=folder, env=variables, check=True)
     assert len(list(folder.glob("out/checkpoints/step-*"))) >= 2
     return folder
 

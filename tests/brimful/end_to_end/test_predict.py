@@ -128,6 +128,8 @@ def test_an_evaluation_that_takes_more_than_the_training_gives_the_peak(tmp_path
         "--gpu-memory",
         "16GiB",
         "--json",
+        "--batch-size-from",
+        "none",
         *python(TRAPS / "evaluation_hungry.py"),
         code=0,
     )
@@ -177,46 +179,6 @@ def test_sentences_of_5_to_500_tokens_are_predicted_at_500(tmp_path):
     assert real.json["peak"]["device_bytes"] < 16 * GIB
 
 
-KEEPS = """
-import torch
-from torch.utils.data import DataLoader
-
-model = torch.nn.Linear(64, 65536).cuda()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-total = 0.0
-for x in DataLoader(torch.ones(96, 64), 8):
-    loss = model(x.cuda()).mean()
-    optimizer.zero_grad(); loss.backward(); optimizer.step()
-    total = total + loss.detach()
-model.eval()
-kept = []
-with torch.no_grad():
-    for x in DataLoader(torch.ones(1000, 64), 8):
-        kept.append(model(x.cuda())WHAT)
-joined = torch.stack(kept)
-"""
-
-
-@pytest.mark.parametrize(("what", "warned"), [("", True), (".cpu()", False), (".mean()", False)])
-def test_only_what_grows_on_the_card_is_warned_of(tmp_path, what, warned):
-    done = brimful(
-        tmp_path,
-        "predict",
-        "--gpu-memory",
-        "8GiB",
-        "--json",
-        *python(script(tmp_path, KEEPS.replace("WHAT", what))),
-        code=0,
-    )
-    grows = [warning for warning in done.json["warnings"] if warning["code"] == "memory-grows"]
-    assert len(grows) == warned, grows
-    if warned:
-        assert (
-            "2.00 MiB more" in grows[0]["problem"] and "4 of 125 batches" in grows[0]["problem"]
-        ), "8 x 65536 floats a batch"
-        assert "242 MiB more" in grows[0]["explanation"]
-
-
 TOKENIZED = """
 import argparse, random
 import torch
@@ -261,6 +223,9 @@ def test_batches_of_texts_have_the_same_tokens_at_each_size_even_where_no_index_
         "predict",
         "--gpu-memory",
         "16GiB",
+        "--no-what-if",
+        "--max-batch-size",
+        16,
         "--json",
         *python(
             script(tmp_path, TOKENIZED.replace("WHICH", which).replace("REST", str(rest))),
@@ -387,17 +352,3 @@ def test_with_uneven_batches_the_table_has_an_epoch_near_one_that_is_known_and_e
     assert asked["peak_bytes"]["value"] == answer["peak"]["device_bytes"]
     alone = answer["largest_batches_peak"]["device_bytes"]
     assert few["peak_bytes"]["value"] <= alone and few["allocated_bytes"] < asked["allocated_bytes"]
-
-
-def test_what_keeps_uneven_batches_from_fragmenting_has_a_trial_and_figures_of_its_own(tmp_path):
-    command = python(script(tmp_path, PADDED), "--batch-size", 80)
-    options = ("--gpu", "t4", "--budget", "330MiB", "--json")
-    done = brimful(tmp_path, "predict", *options, *command, code=3)
-    what_if = done.json["what_if"]
-    figures = {remedy["code"]: remedy for remedy in what_if["instead"]}
-    others = {other["code"] for other in what_if["others"]}
-    assert {"rounded-sizes", "sorted-batches", "padded-batches"} <= figures.keys() | others
-    assert figures["sorted-batches"]["device_bytes"] < done.json["peak"]["device_bytes"]
-    (result,) = [result for result in done.record.trials if result.trial.sorted_batches]
-    lengths = [batch.shapes[0][1] for batch in result.reports[0].loaders[0].batches]
-    assert len(lengths) > 10 and lengths[:12] == sorted(lengths[:12], reverse=True)

@@ -4,6 +4,7 @@ both.
 
 import pytest
 
+from brimful.show.console import render_text
 from brimful.units import MIB
 from brimful.values import Outcome
 from tests.brimful.end_to_end.helper import brimful, left_over, python, script, torchrun
@@ -159,13 +160,12 @@ for (inputs,) in DataLoader(dataset, size, sampler=DistributedSampler(dataset)):
 
 GROUPED = ALONE.replace(
     "for _ in range(3):",
-    "group = dist.new_group([0, 1]) if GROUP == 'machine' else None\nfor _ in range(3):",
+    "group = dist.new_group([0, 1])\nfor _ in range(3):",
 ).replace("dist.all_reduce(weight.grad)", "dist.all_reduce(weight.grad, group=group)")
 
 
-@pytest.mark.parametrize("group", ["all", "machine"])
-def test_a_slower_network_makes_the_exchange_longer_that_goes_over_it(tmp_path, group):
-    command = python(script(tmp_path, GROUPED.replace("GROUP", repr(group))))
+def test_a_slower_network_changes_nothing_for_a_group_within_a_machine(tmp_path):
+    command = python(script(tmp_path, GROUPED))
 
     def exchange(link):
         words = "--gpu", "h100:2x2", "--link", link, "--no-what-if", "--json"
@@ -173,8 +173,7 @@ def test_a_slower_network_makes_the_exchange_longer_that_goes_over_it(tmp_path, 
 
     fast, slow = exchange("400Gb"), exchange("1Gb")
     assert "between machines 1Gb, as given" in slow["note"]
-    over_network = slow["value"] > 100 * fast["value"]
-    assert over_network is (group == "all") and (over_network or slow["value"] == fast["value"])
+    assert slow["value"] == fast["value"]
 
 
 DDP = """
@@ -198,12 +197,11 @@ def test_over_a_slower_network_a_step_is_longer_and_less_of_its_exchange_is_hidd
         words = "--gpu", *cards, "--no-what-if", "--json"
         return brimful(tmp_path, "predict", *words, *command, code=0).json["speed"]
 
-    fast, middle, slow = (speed("h100:8x8", "--link", link) for link in ("400Gb", "40Gb", "1GB/s"))
-    steps = [speed["step_s"]["value"] for speed in (fast, middle, slow)]
-    assert fast["exposed"]["value"] < 0.5 * fast["exchange"]["value"], "backward hides the rest"
-    assert steps == sorted(steps) and steps[2] > 2 * steps[0]
-    shares = [s["exposed"]["value"] / s["exchange"]["value"] for s in (fast, middle, slow)]
-    assert shares == sorted(shares) and shares[0] < shares[1] < shares[2] < 1
+    fast, slow = (speed("h100:8x8", "--link", link) for link in ("400Gb", "1GB/s"))
+    assert slow["exchange"]["value"] > 10 * fast["exchange"]["value"]
+    assert slow["step_s"]["value"] > 2 * fast["step_s"]["value"]
+    shares = [speed["exposed"]["value"] / speed["exchange"]["value"] for speed in (fast, slow)]
+    assert shares[0] < min(0.5, shares[1]) < 1, "backward hides the rest"
     one = speed("h100:8", "--ranks", "8")
     assert one["exchange"]["note"] == "NVLink"
     assert one["exchange"]["value"] <= fast["exchange"]["value"]
@@ -226,7 +224,6 @@ for _ in range(3):
     [
         ("dist.send(weight.grad, 1)", 0),
         ("dist.send(weight.grad, 2)", 1 << 26),
-        ("dist.all_to_all_single(torch.empty_like(weight), weight.grad)", 1 << 25),
         ("dist.all_reduce(weight.grad)", 3 << 24),
     ],
 )
@@ -250,7 +247,7 @@ def test_numbers_of_machines_are_compared_each_by_a_trace_of_its_own(tmp_path):
     assert prices[1] == pytest.approx(2 * prices[0])
     rates = [which[machines]["samples_per_s"]["value"] for machines in (2, 4)]
     assert 1.5 * rates[0] < rates[1] < 2 * rates[0], "more ranks, and a longer ring"
-    text = brimful(tmp_path, "predict", *words, *command, code=0).out
+    text = render_text(done.record)
     assert "h100:8x2" in text and "h100:8x4" in text
 
 

@@ -45,17 +45,23 @@ for (batch,) in DataLoader(TensorDataset(tokens), batch_size=args.batch_size):
 CARD = ("--gpu-memory", "2GiB", "--json", "--no-what-if")
 
 
+def predicted(folder, command, batch_size):
+    """Of fixed values: no larger batch size is looked for."""
+    most = ("--max-batch-size", batch_size)
+    return brimful(folder, "predict", *CARD, *most, *command).json
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize(("name", "flag"), [("max_length", "--max-length"), ("layers", "--layers")])
 def test_the_value_that_is_named_fits_as_a_fixed_one_and_the_next_does_not(tmp_path, name, flag):
     path = script(tmp_path, TRANSFORMER)
-    fixed = ("--batch-size", 8, *(("--max-length", 512) if name == "layers" else ()))
+    fixed = ("--batch-size", 8, *(("--max-length", 1024) if name == "layers" else ()))
     found = brimful(
         tmp_path, "predict", *CARD, "--solve", name, *python(path, *fixed, flag, f"{{{name}}}")
     ).json["solved"]
     assert found["name"] == name and found["value"] == found["largest"]
     for value, fits in ((found["value"], True), (found["value"] + found["multiple_of"], False)):
-        own = brimful(tmp_path, "predict", *CARD, *python(path, *fixed, flag, value)).json
+        own = predicted(tmp_path, python(path, *fixed, flag, value), 8)
         assert (own["verdict"] == "fits") is fits
 
 
@@ -74,5 +80,5 @@ def test_an_extrapolated_cell_of_a_table_is_what_its_own_trace_says_to_the_byte(
         words = python(
             path, "--batch-size", settings["batch_size"], "--max-length", settings["max_length"]
         )
-        own = brimful(tmp_path, "predict", *CARD, *words).json
+        own = predicted(tmp_path, words, settings["batch_size"])
         assert (own["verdict"], own["peak"]) == (cell["verdict"], cell["peak"])

@@ -18,7 +18,7 @@ from brimful.decide.memory.search_traced import MemoryConclusion, search_largest
 from brimful.values import Limits, Outcome, Source
 from tests.brimful.end_to_end.random_trainings import CONTEXT, MIB, TRAININGS, Training, run, trace
 
-EXAMPLES = int(os.environ.get("BRIMFUL_EXAMPLES", "8"))
+EXAMPLES = int(os.environ.get("BRIMFUL_EXAMPLES", "4"))
 
 
 def card(budget: int, error: float) -> Card:

@@ -34,8 +34,8 @@ FLAGS = (
 )
 
 
-def trained(cache: Path, out: Path, *flags: object, ranks: int = 0) -> dict[str, torch.Tensor]:
-    run_recipe(cache, *FLAGS, "--out", out, *flags, ranks=ranks)
+def trained(cache: Path, out: Path, *flags: object) -> dict[str, torch.Tensor]:
+    run_recipe(cache, *FLAGS, "--out", out, *flags)
     return newest_weights(out)
 
 
@@ -46,21 +46,41 @@ def losses(out: Path) -> list[float]:
 @pytest.fixture(scope="module")
 def two_ranks(
     images_cache: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, dict[str, torch.Tensor]]:
+) -> tuple[Path, dict[str, torch.Tensor], str]:
+    """Where it trained, its weights, and what it said."""
     out = tmp_path_factory.mktemp("two")
-    return out, trained(images_cache, out, "--batch-size", 8, ranks=2)
+    done = run_recipe(images_cache, *FLAGS, "--out", out, "--batch-size", 8, ranks=2)
+    return out, newest_weights(out), done.stderr
 
 
 @pytest.mark.heavy
 def test_two_ranks_are_equal_to_one_that_accumulates(images_cache: Path, tmp_path: Path, two_ranks):
-    out, weights = two_ranks
+    out, weights, _ = two_ranks
     alone = trained(images_cache, tmp_path, "--batch-size", 8, "--accumulation", 2)
     assert difference(weights, alone) < TOLERANCE
     assert losses(out) == pytest.approx(losses(tmp_path), abs=1e-5)
 
 
 @pytest.mark.heavy
+def test_one_batch_of_as_many_samples_is_another_training(
+    images_cache: Path, tmp_path: Path, two_ranks
+):
+    _, weights, _ = two_ranks
+    alone = trained(images_cache, tmp_path, "--batch-size", 16)
+    assert difference(weights, alone) > 100 * TOLERANCE
+
+
+@pytest.mark.heavy
 def test_the_running_averages_are_those_of_one_rank(two_ranks):
     """12 updates are 12 batches seen by each of two ranks, and 24 by one rank that accumulates."""
-    _, weights = two_ranks
+    _, weights, _ = two_ranks
     assert weights["features.0.1.num_batches_tracked"].item() == 12
+
+
+@pytest.mark.heavy
+def test_one_set_of_files_is_written_and_one_table_shown(two_ranks):
+    out, _, said = two_ranks
+    assert said.count("captcha, preset tuned") == 1
+    (settings,) = events(out, "settings")
+    effective = {row["name"]: row["effective"] for row in settings["rows"]}
+    assert effective["effective_batch"] == 16

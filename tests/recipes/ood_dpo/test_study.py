@@ -3,8 +3,6 @@ page shows it.
 """
 
 import json
-import os
-import signal
 import time
 from pathlib import Path
 
@@ -127,11 +125,11 @@ def test_a_study_that_is_killed_goes_on_with_the_sizes_that_are_left(
     words += ["--encoder", "morgan", "--device", "cpu", "--cache", tmp_path / "cache"]
     words += ["--samples", 600, "--updates", 40, "--seeds", 2, "--sizes", 4]
     first = out / "points" / "samples-4.json"
-    pid = started("ood_dpo", [*map(str, words), "--out", str(out)], tmp_path)
-    while os.waitpid(pid, os.WNOHANG) == (0, 0) and not first.exists():
+    process = started(["recipes.ood_dpo", *map(str, words), "--out", str(out)], str(tmp_path))
+    while process.is_alive() and not first.exists():
         time.sleep(0.01)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+    process.kill()
+    process.join()
     assert first.exists() and not (out / "batch_size.json").exists()
     kept = {path: path.stat().st_mtime_ns for path in out.glob("points/*.json")}
     assert len(kept) < 2
