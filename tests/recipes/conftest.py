@@ -72,7 +72,7 @@ def run(
 
 
 def started(argv: list[str], folder: str, typed: str = "") -> BaseProcess:
-    """A fork that does what `python -m` does with `argv`; what it says is in `folder`/out and err."""
+    """A fork that does what `python -m` does with `argv`; what it says is in `folder`: out, err."""
     process = _FORKS.Process(target=_as_command, args=(argv, typed, environment(), folder))
     process.start()
     return process
