@@ -5,9 +5,14 @@ from statistics import median
 from typing import Any
 
 Row = Mapping[str, Any]
+# What brimful names on a card that is there, and by its prediction alone: fields of its answer.
+BRIMFUL = {
+    "brimful": "largest_batch_size",
+    "brimful, without interval": "largest_without_interval",
+}
 # The environment that each is installed in.
 FINDERS = {
-    "brimful": "brimful",
+    **dict.fromkeys(BRIMFUL, "brimful"),
     "lightning, power": "main",
     "lightning, binsearch": "main",
     "accelerate": "main",
@@ -19,7 +24,7 @@ FINDERS = {
 PREDICTORS = {"MemTracker": "main", "estimate-memory": "main", "torch-preflight": "main"}
 PEERS = {"true": "main", **FINDERS, **PREDICTORS}
 # On the job that needs the other environment; ultralytics takes detectors of its own alone.
-OF_VISION = ("true", "brimful", "accelerate", "composer", "ultralytics")
+OF_VISION = ("true", *BRIMFUL, "accelerate", "composer", "ultralytics")
 WITH_MAXIMUM = [peer for peer in FINDERS if peer != "ultralytics"]
 
 

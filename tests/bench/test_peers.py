@@ -10,7 +10,7 @@ from torch import nn
 from bench.peers import card, cell, drivers
 from bench.peers.__main__ import Kept
 from bench.peers.jobs import JOBS, Job, Losing
-from bench.peers.table import PEERS, table
+from bench.peers.table import BRIMFUL, PEERS, table
 
 
 def small(epoch=None, start=64):
@@ -104,6 +104,6 @@ def test_the_table_shows_what_was_run_and_leaves_the_rest_empty():
 
 
 def test_every_peer_has_a_driver():
-    assert {*drivers.FINDERS, *drivers.PREDICTORS, "brimful", "true"} == set(PEERS)
+    assert {*drivers.FINDERS, *drivers.PREDICTORS, *BRIMFUL, "true"} == set(PEERS)
     assert set(drivers.MODULES) == {*drivers.FINDERS, *drivers.PREDICTORS}
     assert {"captcha", "chatlm", "ood_dpo"} < set(JOBS)
