@@ -81,8 +81,9 @@ def peak_of(job: Job, batch_size: int, seeds: int = 1) -> int | None:
 
 
 def true_largest(job: Job, beyond: int = 10) -> dict[str, Any]:
-    """The largest size that fits: by doubling and bisection, then by trying the next three sizes
-    and `beyond` others up to a quarter more, since a larger size may fit where a smaller one leaves
+    """The largest size that fits: by halving or doubling the job's first size (too large a size
+    ends soon, a small one has long epochs) and bisection, then by trying the next three sizes and
+    `beyond` others up to a quarter more, since a larger size may fit where a smaller one leaves
     memory in pieces; and so on from what fits there."""
     tried: dict[int, int | None] = {}
 
@@ -97,9 +98,11 @@ def true_largest(job: Job, beyond: int = 10) -> dict[str, Any]:
             low, high = (middle, high) if fits(middle) else (low, middle)
         return low
 
-    high = 1
+    high = job.start
     while fits(high):
         high *= 2
+    while high > 1 and not fits(high // 2):
+        high //= 2
     low = edge(high // 2, high)
     while True:
         near = {low + 1, low + 2, low + 3}
