@@ -132,6 +132,17 @@ def fill(
             kept.add(job, row, most)
 
 
+def judge(kept: Kept, job: str, python: str) -> None:
+    """Whether the plain loop trains at each size that was named for a job."""
+    rows = [row for row in kept.rows.values() if row["job"] == job and row.get("named")]
+    rows = [row for row in rows if "fits" not in row]
+    sizes = sorted({row["named"] for row in rows})
+    words = [python, "-m", "bench.peers.cell", job, "fits", "--sizes", *map(str, sizes)]
+    fits = json.loads(harness.output_of(words).splitlines()[-1]) if sizes else {}
+    for row in rows:
+        kept.add(job, {**row, "fits": fits[str(row["named"])]}, row.get("most"))
+
+
 def main(
     *,
     python: Annotated[str, "of the environment of most peers"],
@@ -153,7 +164,13 @@ def main(
         if job == MAXIMUM_OF:
             asked = [peer for peer in chosen if peer in WITH_MAXIMUM]
             fill(kept, job, pythons, asked, MAXIMUM)
-    print(table(list(kept.rows.values())))
+        judge(kept, job, pythons[environment_of("true", job)])
+    print(
+        "The largest batch size that a plain loop trains at on an imaginary card of 1.5 GiB, and "
+        "what each tool names (share of it):",
+        table(list(kept.rows.values())),
+        sep="\n\n",
+    )
 
 
 if __name__ == "__main__":

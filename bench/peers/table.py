@@ -40,8 +40,9 @@ def table(rows: Sequence[Row]) -> str:
         [job, f"{row['largest']:,}", *(_named(cells.get((job, peer)), row) for peer in peers)]
         for job, row in true.items()
     ]
-    head = ["peer", "named / true largest", "more than fits", "was run", "trials"]
-    head += ["out-of-memory errors", "seconds", "within a maximum", "peak of the true largest"]
+    head = ["peer", "named / true largest", "named and does not fit", "named and run", "trials"]
+    head += ["out-of-memory errors", "processor seconds", "within a maximum"]
+    head += ["predicted / true peak at the true largest"]
     over_all = [
         [
             peer,
@@ -80,7 +81,7 @@ def _summary(pairs: Sequence[tuple[Row, Row]]) -> list[str]:
     rows = [row for row, _ in answers]
     return [
         f"{_span(shares, 0)} % ({len(answers)} of {len(pairs)} jobs)",
-        str(sum(share > 100 for share in shares)),
+        str(sum(not row["fits"] for row in rows)),
         f"{sum(row['ran'] for row in rows)} of {len(rows)}",
         *(_span([row[name] for row in rows], 0) for name in ("trials", "out_of_memory_errors")),
         _span([row["seconds"] for row in rows], 1),
