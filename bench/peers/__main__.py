@@ -68,6 +68,7 @@ def brimful(python: str, job: str, most: int | None) -> Iterator[dict[str, Any]]
         configs = [json.loads(path.read_text()) for path in Path(folder).rglob("trial_config.json")]
     answer = report["answer"]
     sizes = [config["settings"].get("batch_size") for config in configs]
+    errors = ["ran out of memory" in note["problem"] for note in answer.get("warnings", ())]
     for peer, field in BRIMFUL.items():
         row: dict[str, Any] = {"peer": peer, "seconds": round(report["seconds"], 1)}
         if "error" in answer:
@@ -80,7 +81,7 @@ def brimful(python: str, job: str, most: int | None) -> Iterator[dict[str, Any]]
             "ran": named in sizes,
             "trials": report["trials"],
             "sizes": sizes,
-            "out_of_memory_errors": 0,
+            "out_of_memory_errors": sum(errors),  # of trials
             "limited_by": answer["limited_by"],
         }
 

@@ -79,9 +79,10 @@ def _summary(pairs: Sequence[tuple[Row, Row]]) -> list[str]:
         return ["no answer", "", "", "", "", _span([row["seconds"] for row, _ in pairs], 1)]
     shares = [100 * row["named"] / largest for row, largest in answers]
     rows = [row for row, _ in answers]
+    fits = [row["fits"] for row in rows if "fits" in row]
     return [
         f"{_span(shares, 0)} % ({len(answers)} of {len(pairs)} jobs)",
-        str(sum(not row["fits"] for row in rows)),
+        f"{fits.count(False)} of {len(fits)}",
         f"{sum(row['ran'] for row in rows)} of {len(rows)}",
         *(_span([row[name] for row in rows], 0) for name in ("trials", "out_of_memory_errors")),
         _span([row["seconds"] for row in rows], 1),
