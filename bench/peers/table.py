@@ -84,7 +84,8 @@ def _summary(pairs: Sequence[tuple[Row, Row]]) -> list[str]:
         f"{_span(shares, 0)} % ({len(answers)} of {len(pairs)} jobs)",
         f"{fits.count(False)} of {len(fits)}",
         f"{sum(row['ran'] for row in rows)} of {len(rows)}",
-        *(_span([row[name] for row in rows], 0) for name in ("trials", "out_of_memory_errors")),
+        _span([row["trials"] for row in rows], 0),
+        _span([row["out_of_memory_errors"] for row in rows if "out_of_memory_errors" in row], 0),
         _span([row["seconds"] for row in rows], 1),
     ]
 
