@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from bench import harness
 from bench.peers.card import calibration
 from bench.peers.jobs import JOBS, Job
-from bench.peers.table import OF_VISION, PEERS, WITH_MAXIMUM, Row, table
+from bench.peers.table import BRIMFUL, OF_VISION, PEERS, WITH_MAXIMUM, Row, table
 from bench.run_scripts import versions
 from brimful.measure.gpus import calibrations
 
@@ -55,32 +55,35 @@ def cells(python: str, job: str, peers: Sequence[str], **flags: Any) -> Iterator
             yield {"peer": missing[0], "error": last[:300]}
 
 
-def brimful(python: str, job: str, most: int | None) -> dict[str, Any]:
-    """What `predict` names, and whether a trial traced that size."""
+def brimful(python: str, job: str, most: int | None) -> Iterator[dict[str, Any]]:
+    """What `predict` names, and whether a trial traced that size: the size that is sure on a real
+    card, and the one without the interval. Both are of one call, with its seconds and trials."""
     maximum = {"max_batch_size": most} if most else {}
     known = calibration(JOBS[job].memory)
-    words = ["predict", "--gpu", known.name, *harness.flags(maximum)]
+    words = ["predict", "--gpu", known.name, "--without-interval", *harness.flags(maximum)]
     command = [python, "-m", "bench.peers.cell", job, "train", "--batch-size", "{batch_size}"]
     with tempfile.TemporaryDirectory() as folder:
         calibrations.keep(known, Path(folder, "records"))
         report = harness.brimful(words, command, folder, limit_s=LIMIT_S)
         configs = [json.loads(path.read_text()) for path in Path(folder).rglob("trial_config.json")]
     answer = report["answer"]
-    row: dict[str, Any] = {"peer": "brimful", "seconds": round(report["seconds"], 1)}
-    if "error" in answer:
-        return {**row, "error": answer["error"]["problem"]}
-    named = answer["largest_batch_size"]
     sizes = [config["settings"].get("batch_size") for config in configs]
-    return {
-        **row,
-        "named": named,
-        "ran": named in sizes,
-        "trials": report["trials"],
-        "sizes": sizes,
-        "out_of_memory_errors": 0,
-        "limited_by": answer["limited_by"],
-        "predicted_bytes": answer["peak"] and answer["peak"]["reserved_bytes"],
-    }
+    errors = ["ran out of memory" in note["problem"] for note in answer.get("warnings", ())]
+    for peer, field in BRIMFUL.items():
+        row: dict[str, Any] = {"peer": peer, "seconds": round(report["seconds"], 1)}
+        if "error" in answer:
+            yield {**row, "error": answer["error"]["problem"]}
+            continue
+        named = answer[field]
+        yield {
+            **row,
+            "named": named,
+            "ran": named in sizes,
+            "trials": report["trials"],
+            "sizes": sizes,
+            "out_of_memory_errors": sum(errors),  # of trials
+            "limited_by": answer["limited_by"],
+        }
 
 
 class Kept:
@@ -111,7 +114,7 @@ def can(peer: str, job: Job) -> bool:
 
 def environment_of(peer: str, job: str) -> str:
     """Where a peer runs on a job."""
-    return "vision" if JOBS[job].vision and peer != "brimful" else PEERS[peer]
+    return "vision" if JOBS[job].vision and peer not in BRIMFUL else PEERS[peer]
 
 
 def fill(
@@ -125,8 +128,20 @@ def fill(
         flags = {"true": true, **({"most": most} if most else {})}
         for row in cells(python, job, lacking, **flags) if lacking else ():
             kept.add(job, row, most)
-    if "brimful" in peers and kept.lacks(job, ["brimful"], most):
-        kept.add(job, brimful(pythons[environment_of("true", job)], job, most), most)
+    if kept.lacks(job, [peer for peer in peers if peer in BRIMFUL], most):
+        for row in brimful(pythons[environment_of("true", job)], job, most):
+            kept.add(job, row, most)
+
+
+def judge(kept: Kept, job: str, python: str) -> None:
+    """Whether the plain loop trains at each size that was named for a job."""
+    rows = [row for row in kept.rows.values() if row["job"] == job and row.get("named")]
+    rows = [row for row in rows if "fits" not in row]
+    sizes = sorted({row["named"] for row in rows})
+    words = [python, "-m", "bench.peers.cell", job, "fits", "--sizes", *map(str, sizes)]
+    fits = json.loads(harness.output_of(words).splitlines()[-1]) if sizes else {}
+    for row in rows:
+        kept.add(job, {**row, "fits": fits[str(row["named"])]}, row.get("most"))
 
 
 def main(
@@ -150,7 +165,13 @@ def main(
         if job == MAXIMUM_OF:
             asked = [peer for peer in chosen if peer in WITH_MAXIMUM]
             fill(kept, job, pythons, asked, MAXIMUM)
-    print(table(list(kept.rows.values())))
+        judge(kept, job, pythons[environment_of("true", job)])
+    print(
+        "The largest batch size that a plain loop trains at on an imaginary card of 1.5 GiB, and "
+        "what each tool names (share of it):",
+        table(list(kept.rows.values())),
+        sep="\n\n",
+    )
 
 
 if __name__ == "__main__":

@@ -15,10 +15,13 @@ from brimful.values import Calibration
 from brimful_inside import imaginary
 
 SEEDS = 3  # epochs of uneven batches, at the edge
+# Where batches are alike. Of the molecules some sizes run three steps and no fourth.
+TRUE_STEPS = 6
 
 
 def calibration(memory: str) -> Calibration:
-    """The card as `brimful doctor --calibrate` describes one: its context is known."""
+    """The card as `brimful doctor --calibrate` describes one: its context is known. It is the same
+    for all jobs: cuDNN's part is in it also where no convolution runs."""
     gpu = custom_gpu(memory)
     assert gpu.cudnn_bytes is not None
     return Calibration(
@@ -26,8 +29,8 @@ def calibration(memory: str) -> Calibration:
         total_bytes=int(gpu.total_bytes.value),
         capability=gpu.capability,
         multiprocessors=gpu.multiprocessors,
-        context_bytes=int(gpu.context_bytes.value),
-        cudnn_bytes=int(gpu.cudnn_bytes.value),
+        context_bytes=int(gpu.context_bytes.value + gpu.cudnn_bytes.value),
+        cudnn_bytes=0,
         stages_bytes={},
         others_bytes=None,
         rates={},
@@ -38,9 +41,9 @@ def calibration(memory: str) -> Calibration:
 
 
 def room(memory: str) -> int:
-    """What PyTorch may hold: all but the context, with what cuDNN adds to it."""
+    """What PyTorch may hold: all but the context."""
     of = calibration(memory)
-    return of.total_bytes - of.context_bytes - of.cudnn_bytes
+    return of.total_bytes - of.context_bytes
 
 
 @contextmanager
@@ -72,7 +75,7 @@ def peak_of(job: Job, batch_size: int, seeds: int = 1) -> int | None:
     for seed in range(seeds if job.epoch else 1):
         with card(job.memory):
             try:
-                train(job, batch_size, seed)
+                train(job, batch_size, seed, None if job.epoch else TRUE_STEPS)
             except torch.OutOfMemoryError:
                 return None
             peaks.append(torch.cuda.max_memory_reserved())
@@ -80,8 +83,9 @@ def peak_of(job: Job, batch_size: int, seeds: int = 1) -> int | None:
 
 
 def true_largest(job: Job, beyond: int = 10) -> dict[str, Any]:
-    """The largest size that fits: by doubling and bisection, then by trying the next three sizes
-    and `beyond` others up to a quarter more, since a larger size may fit where a smaller one leaves
+    """The largest size that fits: by halving or doubling the job's first size (too large a size
+    ends soon, a small one has long epochs) and bisection, then by trying the next three sizes and
+    `beyond` others up to a quarter more, since a larger size may fit where a smaller one leaves
     memory in pieces; and so on from what fits there."""
     tried: dict[int, int | None] = {}
 
@@ -96,9 +100,11 @@ def true_largest(job: Job, beyond: int = 10) -> dict[str, Any]:
             low, high = (middle, high) if fits(middle) else (low, middle)
         return low
 
-    high = 1
+    high = job.start
     while fits(high):
         high *= 2
+    while high > 1 and not fits(high // 2):
+        high //= 2
     low = edge(high // 2, high)
     while True:
         near = {low + 1, low + 2, low + 3}

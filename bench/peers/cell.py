@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from bench import harness
 from bench.peers import drivers
-from bench.peers.card import card, room, stepped, true_largest
+from bench.peers.card import SEEDS, card, peak_of, room, stepped, true_largest
 from bench.peers.jobs import GIVEN, JOBS, Job, train
 
 MOST = 16_384  # where a predictor's answer does not depend on the size
@@ -75,14 +75,21 @@ def result(peer: str, job: Job, true: int, most: int | None) -> dict[str, Any]:
 
 def main(
     name: str,
-    peers: Annotated[list[str], "which; `train`: the loop itself, which brimful is asked about"],
+    peers: Annotated[
+        list[str], "which; `train`: the loop itself, which brimful is asked about; `fits`: --sizes"
+    ],
     *,
     batch_size: Annotated[int, "of the loop"] = 1,
     true: Annotated[int, "the true largest size, for predictors"] = 1,
     most: Annotated[int | None, "the largest size that may be named"] = None,
+    sizes: Annotated[list[int] | None, "of each whether the loop trains at it"] = None,
 ) -> None:
     if peers == ["train"]:  # an epoch, of which a trial makes a few steps
         train(JOBS[name], batch_size, steps=len(JOBS[name].data()))
+        return
+    if peers == ["fits"]:
+        fits = {size: peak_of(JOBS[name], size, SEEDS) is not None for size in sizes or ()}
+        print(json.dumps(fits))
         return
     for peer in peers:
         print(json.dumps(result(peer, JOBS[name], true, most)), flush=True)

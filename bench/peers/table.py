@@ -5,9 +5,14 @@ from statistics import median
 from typing import Any
 
 Row = Mapping[str, Any]
+# What brimful names on a card that is there, and by its prediction alone: fields of its answer.
+BRIMFUL = {
+    "brimful": "largest_batch_size",
+    "brimful, without interval": "largest_without_interval",
+}
 # The environment that each is installed in.
 FINDERS = {
-    "brimful": "brimful",
+    **dict.fromkeys(BRIMFUL, "brimful"),
     "lightning, power": "main",
     "lightning, binsearch": "main",
     "accelerate": "main",
@@ -19,7 +24,7 @@ FINDERS = {
 PREDICTORS = {"MemTracker": "main", "estimate-memory": "main", "torch-preflight": "main"}
 PEERS = {"true": "main", **FINDERS, **PREDICTORS}
 # On the job that needs the other environment; ultralytics takes detectors of its own alone.
-OF_VISION = ("true", "brimful", "accelerate", "composer", "ultralytics")
+OF_VISION = ("true", *BRIMFUL, "accelerate", "composer", "ultralytics")
 WITH_MAXIMUM = [peer for peer in FINDERS if peer != "ultralytics"]
 
 
@@ -35,8 +40,9 @@ def table(rows: Sequence[Row]) -> str:
         [job, f"{row['largest']:,}", *(_named(cells.get((job, peer)), row) for peer in peers)]
         for job, row in true.items()
     ]
-    head = ["peer", "named / true largest", "more than fits", "was run", "trials"]
-    head += ["out-of-memory errors", "seconds", "within a maximum", "peak of the true largest"]
+    head = ["peer", "named / true largest", "named and does not fit", "named and run", "trials"]
+    head += ["out-of-memory errors", "processor seconds", "within a maximum"]
+    head += ["predicted / true peak at the true largest"]
     over_all = [
         [
             peer,
@@ -73,11 +79,13 @@ def _summary(pairs: Sequence[tuple[Row, Row]]) -> list[str]:
         return ["no answer", "", "", "", "", _span([row["seconds"] for row, _ in pairs], 1)]
     shares = [100 * row["named"] / largest for row, largest in answers]
     rows = [row for row, _ in answers]
+    fits = [row["fits"] for row in rows if "fits" in row]
     return [
         f"{_span(shares, 0)} % ({len(answers)} of {len(pairs)} jobs)",
-        str(sum(share > 100 for share in shares)),
+        f"{fits.count(False)} of {len(fits)}",
         f"{sum(row['ran'] for row in rows)} of {len(rows)}",
-        *(_span([row[name] for row in rows], 0) for name in ("trials", "out_of_memory_errors")),
+        _span([row["trials"] for row in rows], 0),
+        _span([row["out_of_memory_errors"] for row in rows if "out_of_memory_errors" in row], 0),
         _span([row["seconds"] for row in rows], 1),
     ]
 

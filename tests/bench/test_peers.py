@@ -10,7 +10,7 @@ from torch import nn
 from bench.peers import card, cell, drivers
 from bench.peers.__main__ import Kept
 from bench.peers.jobs import JOBS, Job, Losing
-from bench.peers.table import PEERS, table
+from bench.peers.table import BRIMFUL, PEERS, table
 
 
 def small(epoch=None, start=64):
@@ -85,7 +85,8 @@ def test_a_cell_that_is_kept_is_not_run_again(tmp_path):
 
 
 def test_the_table_shows_what_was_run_and_leaves_the_rest_empty():
-    row = {"named": 50, "ran": True, "trials": 3, "out_of_memory_errors": 2, "seconds": 1.5}
+    row = {"named": 50, "fits": True, "ran": True, "trials": 3, "out_of_memory_errors": 2}
+    row |= {"seconds": 1.5}
     true = {"peer": "true", "largest": 100, "peak_reserved_bytes": 1000}
     shown = table(
         [
@@ -99,11 +100,12 @@ def test_the_table_shows_what_was_run_and_leaves_the_rest_empty():
     assert "| vit | 100 | none | 50 (50 %) |" in shown
     assert "| gpt2 | 100 |  |  |" in shown
     assert (
-        "| toma | 50 % (1 of 1 jobs) | 0 | 1 of 1 | 3 | 2 | 1.5 | no: 30 of 20, not run |" in shown
+        "| toma | 50 % (1 of 1 jobs) | 0 of 1 | 1 of 1 | 3 | 2 | 1.5 | no: 30 of 20, not run |"
+        in shown
     )
 
 
 def test_every_peer_has_a_driver():
-    assert {*drivers.FINDERS, *drivers.PREDICTORS, "brimful", "true"} == set(PEERS)
+    assert {*drivers.FINDERS, *drivers.PREDICTORS, *BRIMFUL, "true"} == set(PEERS)
     assert set(drivers.MODULES) == {*drivers.FINDERS, *drivers.PREDICTORS}
     assert {"captcha", "chatlm", "ood_dpo"} < set(JOBS)

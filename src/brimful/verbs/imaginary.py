@@ -312,6 +312,27 @@ def search(view: CardView, asked: int | None) -> MemoryConclusion:
     return conclusion
 
 
+def largest_without_interval(view: CardView, conclusion: MemoryConclusion) -> int | None:
+    """The largest batch size that fits if predicted peaks are right to the byte, by a trial at it.
+
+    `conclusion`: of the search with the interval; that one's traces are not taken again. None where
+    it names no size.
+    """
+    if conclusion.estimate.largest_batch_size is None:
+        return None
+    interval = replace(view.card.interval, low=0.0, high=0.0)
+    card = replace(view.card, interval=interval, context_slack_bytes=(0, 0))
+    trusting = view.on(view.device, view.budget)
+    trusting.judged = replace(view.judged, card=card)
+    steps = search_largest(
+        card,
+        view.trials.limits(),
+        multiple_of=conclusion.multiple_of,
+        begins_with=trusting.begins_with,
+    )
+    return _over_an_epoch(trusting, run_search(steps, trusting.traced)).estimate.largest_batch_size
+
+
 def _over_an_epoch(view: CardView, conclusion: MemoryConclusion) -> MemoryConclusion:
     """The largest size that fits over an epoch of uneven batches as well."""
     estimate, trials = conclusion.estimate, view.trials

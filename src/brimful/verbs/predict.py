@@ -34,7 +34,7 @@ from brimful.verbs.answers import asked_about, by_search, sizes_of, so_far, time
 from brimful.verbs.devices import CardRequest
 from brimful.verbs.exports import require_writable, write_snapshot, write_step_trace
 from brimful.verbs.grid import MOST_CELLS, grid_of, without_effect
-from brimful.verbs.imaginary import CardView, view_of
+from brimful.verbs.imaginary import CardView, largest_without_interval, view_of
 from brimful.verbs.results import PHASES
 from brimful.verbs.session import Options
 from brimful.verbs.start import start
@@ -60,6 +60,7 @@ def predict(
     solve: str | None = None,
     grid: Mapping[str, Sequence[Setting]] | None = None,
     sizes: Sequence[int] = (),
+    without_interval: bool = False,
     snapshot: str | Path | None = None,
     step_trace: str | Path | None = None,
     smallest: bool = False,
@@ -72,12 +73,13 @@ def predict(
     ``{batch_size}`` left open it answers for the largest that fits. `solve`: another setting to
     name the largest value of, on each of the cards. `grid`: one or two settings with their values;
     each combination is a cell of a table, and the fastest that fits is the answer. `sizes`: the
-    batch sizes of its table of them; () takes some up to the largest. `snapshot`, `step_trace`:
-    files to write, the run for PyTorch's memory viewer and a step for Perfetto, both at the batch
-    size that is answered for. `smallest`: of several cards the answer is for the smallest that
-    fits, not for the cheapest. Raises UsageError for a file that cannot be written and without a
-    card, NoSuchDevice for an unknown one, DoesNotFit when an open batch size fits at no value, and
-    the errors of `verbs.results`.
+    batch sizes of its table of them; () takes some up to the largest. `without_interval`: whether
+    the largest that fits if the prediction is right to the byte is looked for as well, by a trial
+    more as a rule. `snapshot`, `step_trace`: files to write, the run for PyTorch's memory viewer
+    and a step for Perfetto, both at the batch size that is answered for. `smallest`: of several
+    cards the answer is for the smallest that fits, not for the cheapest. Raises UsageError for a
+    file that cannot be written and without a card, NoSuchDevice for an unknown one, DoesNotFit when
+    an open batch size fits at no value, and the errors of `verbs.results`.
     """
     request = CardRequest(gpu, gpu_memory, ranks, as_rank, link)
     _require_card(request)
@@ -95,11 +97,12 @@ def predict(
             "a table of settings is for one card",
             "name one card, or compare cards without --grid",
         )
-    if sizes and (grid or solve is not None or len(began.several) > 1):
+    of_sizes = "--sizes" if sizes else "--without-interval" if without_interval else None
+    if of_sizes and (grid or solve is not None or len(began.several) > 1):
         raise UsageError(
-            "--sizes together with --grid, --solve or several cards",
+            f"{of_sizes} together with --grid, --solve or several cards",
             "these have a table of their own",
-            "leave --sizes out",
+            f"leave {of_sizes} out",
         )
     gpus = [device.gpu for device, _ in began.several]
     if step_trace is not None and not any(gpu and rates_of(gpu) for gpu in gpus):
@@ -114,6 +117,7 @@ def predict(
         noted: list[Diagnostic] = []
         which: tuple[CardAnswer, ...] = ()
         cells: tuple[GridCell, ...] = ()
+        without: int | None = None
         if grid:
             view, answer, cells = grid_of(session, began, grid)
             noted += without_effect(cells)
@@ -128,10 +132,18 @@ def predict(
             try:
                 has_a_place, asked = asked_about(view.trials, began, noted)
                 answer = by_search(view, has_a_place, asked)
+                if without_interval and answer.conclusion is not None:
+                    without = largest_without_interval(view, answer.conclusion)
             except CUT_SHORT as stop:
                 answer, what_if = so_far(view, asked, stop, noted), False
         prediction = _prediction(view, answer, what_if, noted)
-        prediction = replace(prediction, which=which, smallest=smallest, grid=cells)
+        prediction = replace(
+            prediction,
+            which=which,
+            smallest=smallest,
+            grid=cells,
+            largest_without_interval=without,
+        )
         trials, speed = view.trials, prediction.speed
         outside = seconds_outside_steps(view, speed.batch_size) if speed is not None else {}
         epoch = epoch_of(trials.representative(), speed, prediction.loading, samples, outside)
@@ -270,7 +282,8 @@ def _sizes(
         return ()
     size, _ = recommended(prediction, is_open)
     spills = prediction.limited_by == "budget"
-    sizes = sorted(set(wanted)) or sizes_to_show(largest, [prediction.batch_size, size], spills)
+    named = [prediction.batch_size, size, prediction.largest_without_interval]
+    sizes = sorted(set(wanted)) or sizes_to_show(largest, named, spills)
     return sizes_of(view, conclusion, sizes, prediction.loading, samples, bool(wanted))
 
 
