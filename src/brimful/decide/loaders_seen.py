@@ -92,10 +92,11 @@ def mean_share(report: Report) -> float:
 
 
 def batches_per_step(result: TrialResult) -> float | None:
-    """Batches that went into the median measured step; None without a step."""
+    """Batches that went into the median measured step, of two the smaller: some loaders draw one
+    ahead, and a step after an epoch's end may have what that left. None without a step."""
     for report in result.reports[:1]:
         counts = (
             report.micro_batches_per_step[report.warmup_steps :] or report.micro_batches_per_step
         )
-        return statistics.median(counts) if counts else None
+        return statistics.median_low(counts) if counts else None
     return None

@@ -139,7 +139,7 @@ def samples_per_step(reports: Sequence[Report], alone_of: int = 1) -> int | None
     ]
     if not known or not all(known):
         return None
-    return sum(round(statistics.median(samples)) for samples in known) * alone_of
+    return sum(statistics.median_low(samples) for samples in known) * alone_of
 
 
 def step_times(reports: Sequence[Report]) -> tuple[float, ...]:

@@ -195,6 +195,9 @@ def audit_sections(audit: Audit) -> list[Section]:
         for name, value in audit.requested.items()
     )
     parts = _host_table(audit.host) if audit.host else []
+    # the headline has the first
+    also = tuple(f"Also: {finding.problem}" for finding in audit.findings[1:])
+    parts += [Sentences("", also)] if also else []
     parts.append(Facts("What the command really does", (*asked, *effective_rows(audit))))
     parts += [Findings("Findings", audit.findings)] if audit.findings else []
     title = f"Peaks by phase, {audit.peak_source.value} in the audit"

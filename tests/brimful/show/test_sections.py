@@ -171,6 +171,14 @@ def test_an_absent_number_of_an_audit_is_a_dash_and_never_nought() -> None:
     assert [rows[name].text for name in names] == ["–"] * 3
 
 
+def test_each_finding_of_an_audit_is_named_before_its_numbers() -> None:
+    findings = tuple(Diagnostic(code, f"{code} is wrong.", "why", "do") for code in ("a", "b", "c"))
+    record = product.audit_record()
+    record = replace(record, audit=replace(record.audit, findings=findings))
+    lines = render_text(record).splitlines()
+    assert lines[2:4] == ["Also: b is wrong.", "Also: c is wrong."]
+
+
 # --- what a chart's sentences may state ---
 
 

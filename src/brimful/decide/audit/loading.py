@@ -95,12 +95,11 @@ def undrawn_samples(observed: Observed) -> Texts:
             "Pick by the index, and let shuffle=True draw the order: then each sample comes once "
             "an epoch.",
         )
-    if (
-        draws.drawn is None
-        or draws.distinct is None
-        or observed.loader is None
-        or draws.distinct >= (1 - UNDRAWN_SHARE) * min(draws.drawn, length)
-    ):
+    if draws.drawn is None or draws.distinct is None or observed.loader is None:
+        return None
+    # a sampler that shares an epoch among ranks gives each its part, some filled up
+    part = length if draws.drawn >= length else length // observed.report.world_size
+    if draws.distinct >= (1 - UNDRAWN_SHARE) * min(draws.drawn, part):
         return None
     return (
         f"An epoch draws {draws.distinct:,} of {length:,} samples "

@@ -78,6 +78,7 @@ EVALUATION = loader(600, 600, role="eval", batches_seen=1, batches=[], batch_s=0
 FP32 = Precision([8, 0], ["float32"], None, False, 0.0)
 WORST = WorstBatch(100, 1024, True, "lengths vary", [1, 2])
 RANKS = [report([loader(32)], rank=rank, world_size=2) for rank in range(2)]
+HALF = dataclasses.replace(loader(32), draws=Draws("Molecules", 1056, 1024, False, [], False, []))
 OF_32 = {"batch_size": 32}
 SOUND = {
     "a sound script": (sample(), ASKED),
@@ -139,6 +140,10 @@ SOUND = {
     "a part of the samples, each once": (drawing(drawn=1600, distinct=1600), ASKED),
     "each sample twice an epoch": (drawing(drawn=4096, distinct=2048), ASKED),
     "a few samples twice, to fill the last rank": (drawing(drawn=1024, distinct=1020), ASKED),
+    "many samples twice, to fill the last of two ranks": (
+        sample([dataclasses.replace(r, loaders=[HALF]) for r in RANKS], samples_per_step=64),
+        ASKED,
+    ),
     "an epoch that was not counted": (drawing(drawn=None, distinct=None), ASKED),
     "autocast": (computing(autocast="bfloat16"), ASKED),
     "weights of two formats": (computing(weights=["bfloat16", "float32"]), ASKED),
