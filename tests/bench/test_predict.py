@@ -1,12 +1,13 @@
 """The bench's figures, from made rows; the trials themselves are tested with the imaginary GPU."""
 
+import json
 import random
 
 import pytest
 
 from bench import predict
 from bench.scripts.mlp import widths
-from brimful.decide.memory.intervals import interval_for, read_evidence
+from brimful.decide.memory.intervals import Evidence
 from brimful.measure.gpus import find_gpu, to_card
 from brimful_inside.simulator import workspaces
 
@@ -40,12 +41,10 @@ def test_the_context_is_found_and_the_catalogues_own_is_judged_beside_it(
 
 
 def test_the_evidence_is_what_predictions_read():
-    evidence = read_evidence(
-        predict.evidence_of(made_lines(60, 1449, 5), 1449 * MIB, "one card", "2026-01-31")
-    )
+    text = predict.evidence_of(made_lines(60, 1449, 5), 1449 * MIB, "one card", "2026-01-31")
+    evidence = Evidence(**json.loads(text))
     assert (evidence.situation, evidence.count, evidence.date) == ("dense", 60, "2026-01-31")
-    interval = interval_for("dense", [evidence])
-    assert interval.low <= 0.0 <= interval.high < 0.01
+    assert evidence.low_error <= 0.0 <= evidence.high_error < 0.01
 
 
 def test_a_row_becomes_the_words_of_the_ordinary_script():

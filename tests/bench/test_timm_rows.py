@@ -2,13 +2,14 @@
 timm.
 """
 
+import json
 from dataclasses import replace
 
 import pytest
 
 from bench import harness, timm_rows
 from bench.timm_rows import Row
-from brimful.decide.memory.intervals import interval_for, read_evidence
+from brimful.decide.memory.intervals import Evidence
 from brimful_inside.simulator.program import Program, program_of
 from brimful_inside.simulator.trace import Free, Malloc, Trace
 
@@ -106,6 +107,6 @@ def test_evidence_is_written_for_kinds_with_families_enough(tmp_path):
     rows = [replace(row, model=f"{'abcdefghij'[int(row.model[3:])]}net") for row in made]
     timm_rows.write_evidence(rows, 1800 * MIB, result, tmp_path)
     (path,) = tmp_path.iterdir()
-    evidence = read_evidence(path.read_text())
+    evidence = Evidence(**json.loads(path.read_text()))
     assert evidence.situation == "workspaces" and evidence.count == 40
-    assert interval_for("workspaces", [evidence]).high == pytest.approx(0.0, abs=1e-6)
+    assert evidence.high_error == pytest.approx(0.0, abs=1e-6)

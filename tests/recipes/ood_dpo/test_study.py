@@ -125,7 +125,9 @@ def test_a_study_that_is_killed_goes_on_with_the_sizes_that_are_left(
     words += ["--encoder", "morgan", "--device", "cpu", "--cache", tmp_path / "cache"]
     words += ["--samples", 600, "--updates", 40, "--seeds", 2, "--sizes", 4]
     first = out / "points" / "samples-4.json"
-    process = started(["recipes.ood_dpo", *map(str, words), "--out", str(out)], str(tmp_path))
+    said = tmp_path / "said"
+    said.mkdir()
+    process = started(["recipes.ood_dpo", *map(str, words), "--out", str(out)], str(said))
     while process.is_alive() and not first.exists():
         time.sleep(0.01)
     process.kill()
