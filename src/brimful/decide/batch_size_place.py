@@ -5,7 +5,7 @@ are: at the loader."""
 from collections.abc import Sequence
 from dataclasses import replace
 
-from brimful.decide.loaders_seen import main_loader, samples_of
+from brimful.decide.loaders_seen import input_size, main_loader, samples_of
 from brimful.decide.run.settings import BATCH_SIZE
 from brimful.errors import UsageError
 from brimful.outcomes import OUT_OF_MEMORY
@@ -118,7 +118,7 @@ def doubt(
         )
     first, second = main_loader(first_result), main_loader(second_result)
     if not place.loader:
-        drawn, scaled = _input_size(first_result.reports[0]), _input_size(second_result.reports[0])
+        drawn, scaled = input_size(first_result.reports[0]), input_size(second_result.reports[0])
         follows = drawn is not None and scaled is not None and scaled * place.number == drawn * size
         return (
             None
@@ -139,12 +139,6 @@ def doubt(
 
 def _parameters(report: Report) -> int:
     return sum(optimizer.parameters for optimizer in report.optimizers)
-
-
-def _input_size(report: Report) -> int | None:
-    """Samples in a batch, where the model's input shows them."""
-    steps = zip(report.samples_per_step, report.micro_batches_per_step, strict=False)
-    return next((samples // batches for samples, batches in steps if samples and batches), None)
 
 
 def _shapes(loader: LoaderSeen) -> str:
@@ -272,7 +266,7 @@ def why_none(result: TrialResult, wants: str) -> str:
             "no integer of the script's text, in a line that names a batch, is the size of the "
             "model's input"
         )
-        if not any(_input_size(report) for report in result.reports[:1]):
+        if not any(input_size(report) for report in result.reports[:1]):
             text = "the model's input does not show how large a batch is"
         none = "the training uses no DataLoader whose number could be set"
         return none if wants == LOADER else f"{none}, and {text}"

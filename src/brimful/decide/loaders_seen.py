@@ -48,6 +48,12 @@ def largest_batch(result: TrialResult) -> int | None:
     return max(given, default=None)
 
 
+def input_size(report: Report) -> int | None:
+    """Samples in a batch, where the model's input shows them."""
+    steps = zip(report.samples_per_step, report.micro_batches_per_step, strict=False)
+    return next((samples // batches for samples, batches in steps if samples and batches), None)
+
+
 def whole_steps(result: TrialResult) -> list[bool]:
     """Of each step, whether it has as many samples as others: at the end of an epoch fewer are
     left. [] where batches may have any number of them, as a sampler of whole batches makes them."""

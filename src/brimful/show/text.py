@@ -41,7 +41,7 @@ _LIMITS = {
     "budget": "the budget",
     "dataset": "the length of the dataset",
     "max_batch_size": "the given maximum",
-    "loader": "the script, whose loader makes no larger batches",
+    "loader": "the script, which makes no larger batches",
     "not_followed": "the script, where larger sizes take no more memory",
 }
 

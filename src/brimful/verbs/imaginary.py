@@ -10,7 +10,13 @@ from functools import cached_property, partial
 from typing import NamedTuple
 
 from brimful.command import fill, placeholders
-from brimful.decide.loaders_seen import dataset_length, largest_batch, whole_steps
+from brimful.decide.loaders_seen import (
+    dataset_length,
+    input_size,
+    largest_batch,
+    main_loader,
+    whole_steps,
+)
 from brimful.decide.memory.bracket import run_search, upper_limit
 from brimful.decide.memory.fit import Card, Replayer, context_of, slack_of
 from brimful.decide.memory.intervals import (
@@ -200,6 +206,8 @@ class CardView:
         trials = self.trials
         result = trials.result(size, searching=True)
         whole, in_batches = trials.read(size).whole, trials.in_batches
+        by_input = main_loader(result) is None and bool(result.reports)
+        batch = input_size(result.reports[0]) if by_input else largest_batch(result)
         return Traced(
             outcome=result.outcome,
             program=training_of(self.joined(size), trials.evaluation_of) if whole else None,
@@ -208,7 +216,8 @@ class CardView:
             if result.outcome is Outcome.COMPLETED
             else script_error(trials.session, result, noun_of(trials.unknown), size),
             samples_per_step=result.samples_per_step if in_batches else None,
-            batch=largest_batch(result) if in_batches else None,
+            batch=batch if in_batches else None,
+            by_input=by_input,
         )
 
     # --- the card, as the program meets it

@@ -170,9 +170,11 @@ class Session:
         left_s = limit_s - self.elapsed_s
         if left_s <= 0:
             raise self._time_is_up()
-        return replace(
-            trial, time_limit_s=min(trial.time_limit_s, left_s)
-        ), left_s <= trial.time_limit_s
+        # The first may take all that the user allows, for imports or data; how long others take
+        # it then shows.
+        longest_s = max((result.duration_s for result in self.results), default=left_s)
+        own_s = max(trial.time_limit_s, 2 * longest_s)
+        return replace(trial, time_limit_s=min(own_s, left_s)), left_s <= own_s
 
     def _time_is_up(self) -> TimeIsUp:
         return TimeIsUp(

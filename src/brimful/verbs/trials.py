@@ -365,8 +365,9 @@ def first_that_trains(trials: Trials, asked: int | None) -> tuple[int, int]:
     """(A small batch size that was traced, the size whose multiples to search.)
 
     Scripts that want pairs, or groups of four or eight, fail at the usual first size; then brimful
-    tries a group of eight, and multiples alone where that trains. Raises the first failure where
-    that is not the reason: at once, where both sizes fail with the same error.
+    tries a group of eight, and the size that was asked, and multiples alone where one trains.
+    Raises the failure at the size that was asked, else the first, where that is not the reason: at
+    once, where both sizes fail with the same error.
     """
     if not trials.in_batches:
         return _first_value(trials)
@@ -378,12 +379,15 @@ def first_that_trains(trials: Trials, asked: int | None) -> tuple[int, int]:
     except CommandFailed:
         if not _may_train_elsewhere(trials, start):
             raise
-        if start % GROUP and (most or GROUP) >= GROUP and _trains(trials, GROUP):
-            return GROUP, _multiples(trials, GROUP, start)
-        if GROUP in trials.results and fails_alike(trials.results[start], trials.results[GROUP]):
-            raise
-        if asked is not None and asked < start and _trains(trials, asked):
-            return asked, 1
+        others = [GROUP] if start % GROUP and (most or GROUP) >= GROUP else []
+        others += [asked] if asked not in (None, start, *others) else []
+        for size in others:
+            if _trains(trials, size):
+                return size, _multiples(trials, size, start) if size > start else 1
+            if fails_alike(trials.results[start], trials.results[size]):
+                raise
+        if asked in trials.results:
+            trials.result(asked)
         raise
     over = max((report.split_over for report in result.reports), default=1)  # cards of a process
     return start, over if start % over == 0 else 1

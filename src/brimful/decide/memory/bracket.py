@@ -55,6 +55,7 @@ class Given:
 
     batch: int  # samples of the largest batch that the training loader of a process gave
     per_step: float  # samples that went into a step, over all processes and batches
+    by_input: bool = False  # there is no loader: `batch` is what the model's input has of samples
 
 
 def loader_cap(given: Mapping[int, Given], length: int | None) -> int | None:
@@ -63,10 +64,13 @@ def loader_cap(given: Mapping[int, Given], length: int | None) -> int | None:
 
     Two sizes with the same batch show it where fewer samples than asked go into a step at both
     (else it may be a size for all processes, or one that is accumulated), or where the batch lies
-    between the two. So does one size, where the smaller ones were followed. A batch of the whole
-    data set (`length`) is no cap.
+    between the two. So does one size, where the smaller ones were followed: what alone shows it
+    without a loader, for an input may have as many rows whatever is asked (a graph). A batch of the
+    whole data set (`length`) is no cap.
     """
-    for (small, at_small), (large, at_large) in combinations(sorted(given.items()), 2):
+    by_input = any(shown.by_input for shown in given.values())
+    pairs = () if by_input else combinations(sorted(given.items()), 2)
+    for (small, at_small), (large, at_large) in pairs:
         same, batch = at_small == at_large, at_large.batch
         if (
             same
@@ -158,10 +162,12 @@ class Bracket:
             default=None,
         )
 
-    def learn_given(self, size: int, batch: int | None, per_step: float | None) -> None:
-        """What the training loader gave at `size`."""
+    def learn_given(
+        self, size: int, batch: int | None, per_step: float | None, by_input: bool = False
+    ) -> None:
+        """What the training loader gave at `size`, or the model's input had."""
         if batch and per_step:
-            self.given[self.samples(size)] = Given(batch, per_step)
+            self.given[self.samples(size)] = Given(batch, per_step, by_input)
             self.limits = replace(
                 self.limits, loader_cap=loader_cap(self.given, self.limits.dataset_length)
             )

@@ -34,6 +34,7 @@ class Traced:
     failure: str | None = None
     samples_per_step: int | None = None
     batch: int | None = None  # the largest that the training loader of a process gave
+    by_input: bool = False  # there is no loader: `batch` is of the model's input
 
     @property
     def whole(self) -> Program | None:
@@ -104,7 +105,7 @@ class TracedSizes:
                 bracket.failed = outcome
         else:
             self.steps.add(traced.samples_per_step)
-            bracket.learn_given(size, traced.batch, traced.samples_per_step)
+            bracket.learn_given(size, traced.batch, traced.samples_per_step, traced.by_input)
             self.programs[size] = program
             replayer = partial(self.card.replay, program)
             self.replayed[size] = replayer(self.card.capacity_bytes)

@@ -2,6 +2,8 @@
 multiples of a size.
 """
 
+from dataclasses import replace
+
 import pytest
 
 from brimful.decide.memory.bracket import Bracket, Given, loader_cap, upper_limit
@@ -210,6 +212,11 @@ def given(batch, sizes=(5, 12), ranks=1, accumulated=lambda size: 1) -> dict[int
     return {size: Given(batch(size), batch(size) * ranks * accumulated(size)) for size in sizes}
 
 
+def by_input(batch, sizes):
+    """The same without a loader."""
+    return {size: replace(shown, by_input=True) for size, shown in given(batch, sizes).items()}
+
+
 @pytest.mark.parametrize(
     ("shown", "length", "cap"),
     [
@@ -236,6 +243,9 @@ def given(batch, sizes=(5, 12), ranks=1, accumulated=lambda size: 1) -> dict[int
         ),
         (given(lambda size: size // 2, (6, 12, 1806)), None, None),
         ({}, None, None),
+        (by_input(lambda size: min(size, 64), (5, 12, 1806)), None, 64),
+        (by_input(lambda size: 64, (5, 12, 1806)), None, None),
+        (by_input(lambda size: 64, (5, 12)), None, None),
     ],
 )
 def test_a_cap_is_what_two_sizes_show_and_no_share_of_a_step(shown, length, cap):
