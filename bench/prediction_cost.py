@@ -13,9 +13,12 @@ what else runs on a machine meets both alike. Of host memory it is the most that
 processes held at once less the least of the script alone; what processes share counts for each of
 them. Two limits are checked: the median ratio over the scripts, and 1 GiB for a model of a billion
 parameters that is made on the card.
+
+A second table says where the seconds by the clock go, which only a quiet machine can tell.
 """
 
 import importlib.util
+import json
 import statistics
 import sys
 import tempfile
@@ -24,6 +27,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import psutil
@@ -61,6 +65,16 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
+class Parts(NamedTuple):
+    """Seconds of a prediction by the clock, which make up its whole."""
+
+    start: float  # brimful's own imports and its look at the machine
+    torch: float  # until the first trial has imported torch
+    first: float  # the rest of that trial: what the script imports, its data, its steps
+    others: float  # further trials
+    between: float  # traces read and replayed, sizes chosen, the answer made
+
+
 class Round(NamedTuple):
     """One prediction, and the script's own share of it (a run until it asks for the card)."""
 
@@ -69,6 +83,7 @@ class Round(NamedTuple):
     peak_bytes: int  # resident, of all processes at one moment
     script_processor_s: float
     script_peak_bytes: int
+    parts: Parts
 
 
 @dataclass(frozen=True)
@@ -91,7 +106,7 @@ class Cost:
         return most - min(of.script_peak_bytes for of in self.rounds)
 
 
-def watched(call: Callable[[], Any]) -> tuple[Any, int]:
+def watched(call: Callable[[], Any], look: Callable[[], Any] = lambda: None) -> tuple[Any, int]:
     """Its result, and the most bytes that the processes which it starts hold at one moment, by a
     look fifty times a second.
     """
@@ -101,8 +116,42 @@ def watched(call: Callable[[], Any]) -> tuple[Any, int]:
         while not running.done():
             family = psutil.Process().children(recursive=True)
             peak = max(peak, sum(map(_resident_bytes, family)))
+            look()
             time.sleep(LOOK_EVERY_S)
     return running.result(), peak
+
+
+class Clock:
+    """When a prediction whose record is kept in `folder` was seen to begin its first trial, to have
+    torch in it, and to have its result.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.folder = Path(folder)
+        self.begun = time.perf_counter()
+        self.seen: dict[str, float] = {}
+
+    def look(self) -> None:
+        if "result" not in self.seen and self._durations():
+            self._see("result")
+        for path in self.folder.glob("records/*/trial-001/*"):
+            self._see("begun")
+            if path.name.startswith("wire-") and "torch_imported" in path.read_text():
+                self._see("torch")
+
+    def parts(self, wall_s: float) -> Parts:
+        """Of a prediction that took so long and is over."""
+        begun, torch, result = (self.seen[moment] for moment in ("begun", "torch", "result"))
+        others = sum(self._durations()[1:])
+        return Parts(begun, torch - begun, result - torch, others, wall_s - result - others)
+
+    def _see(self, moment: str) -> None:
+        self.seen.setdefault(moment, time.perf_counter() - self.begun)
+
+    def _durations(self) -> list[float]:
+        lines = "".join(path.read_text() for path in self.folder.glob("records/*/record.jsonl"))
+        entries = (json.loads(line) for line in lines.splitlines(True) if line.endswith("\n"))
+        return [row["duration_s"] for row in entries if row["entry"] == "trial"]
 
 
 def _resident_bytes(process: psutil.Process) -> int:
@@ -123,11 +172,12 @@ def cost_of(name: str, command: list[str], gpu: str, rounds: int = 3) -> Cost:
             alone = [sys.executable, "-c", UNTIL_THE_CARD, *command]
             printed, script_peak = watched(partial(harness.output_of, alone, folder))
             script_s = harness.processor_s() - before - float(printed.split(maxsplit=2)[1])
-            begun = time.perf_counter()
-            verb = ["predict", "--gpu", gpu]
-            report, peak = watched(partial(harness.brimful, verb, words, folder, TIME_LIMIT_S))
-            wall_s = time.perf_counter() - begun
-            made.append(Round(report["seconds"], wall_s, peak, script_s, script_peak))
+            verb, clock = ["predict", "--gpu", gpu], Clock(folder)
+            ask = partial(harness.brimful, verb, words, folder, TIME_LIMIT_S)
+            report, peak = watched(ask, clock.look)
+            wall_s = time.perf_counter() - clock.begun
+            parts = clock.parts(wall_s)
+            made.append(Round(report["seconds"], wall_s, peak, script_s, script_peak, parts))
         if "error" in report["answer"]:
             raise RuntimeError(report["answer"]["error"]["problem"])
     return Cost(name, made, report["trials"], report["answer"]["largest_batch_size"])
@@ -150,12 +200,15 @@ def scripts() -> dict[str, tuple[list[str], str]]:
 
 
 def summary(costs: list[Cost]) -> dict[str, Any]:
-    """The two figures that have a limit."""
+    """The two figures that have a limit, and the seconds by the clock."""
     large = [cost.over_bytes for cost in costs if cost.name.startswith("billion")]
+    walls = sorted(statistics.median(of.wall_s for of in cost.rounds) for cost in costs)
     return {
         "scripts": len(costs),
         "median_ratio": statistics.median(cost.ratio for cost in costs) if costs else None,
         "billion_over_bytes": max(large) if large else None,
+        "median_wall_s": statistics.median(walls) if walls else None,
+        "longest_wall_s": walls[-1] if walls else None,
     }
 
 
@@ -169,10 +222,21 @@ def table(costs: list[Cost]) -> list[str]:
     heads = f"{'trials':>7}{'s':>8}{'alone s':>8}{'ratio':>7}{'wall s':>8}"
     lines = [f"{'script':28}{heads}{'alone MiB':>10}{'over MiB':>10}"]
     for cost in costs:
-        seconds, wall, _, alone, _ = map(statistics.median, zip(*cost.rounds, strict=True))
+        seconds, wall, _, alone, *_ = map(
+            statistics.median, zip(*(of[:-1] for of in cost.rounds), strict=True)
+        )
         script_mib = min(of.script_peak_bytes for of in cost.rounds) / MIB
         numbers = f"{cost.trials:>7}{seconds:>8.2f}{alone:>8.2f}{cost.ratio:>7.2f}{wall:>8.1f}"
         lines.append(f"{cost.name:28}{numbers}{script_mib:>10.0f}{cost.over_bytes / MIB:>10.0f}")
+    return lines
+
+
+def parts_table(costs: list[Cost]) -> list[str]:
+    """Of the round whose seconds by the clock are in the middle."""
+    lines = [f"{'seconds by the clock':28}" + "".join(f"{name:>9}" for name in Parts._fields)]
+    for cost in costs:
+        middle = sorted(cost.rounds, key=lambda of: of.wall_s)[len(cost.rounds) // 2]
+        lines.append(f"{cost.name:28}" + "".join(f"{seconds:>9.1f}" for seconds in middle.parts))
     return lines
 
 
@@ -187,7 +251,8 @@ def main(
     made, failed = harness.attempted(lambda name: cost_of(name, *known[name], rounds), list(chosen))
     costs = list(made.values())
     figures = summary(costs)
-    print(*table(costs), *(f"{name} failed: {why}" for name, why in failed.items()), sep="\n")
+    print(*table(costs), "", *parts_table(costs), sep="\n")
+    print(*(f"{name} failed: {why}" for name, why in failed.items()), sep="\n")
     print(", ".join(f"{name}: {value}" for name, value in figures.items()))
     what = "processor seconds of predictions over those of the script until it asks for the card"
     result = {

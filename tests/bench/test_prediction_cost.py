@@ -2,8 +2,10 @@
 measured.
 """
 
+import json
 import subprocess
 import sys
+import time
 from dataclasses import replace
 
 import pytest
@@ -14,9 +16,9 @@ from bench import prediction_cost as bench
 
 MIB = 1 << 20
 ROUNDS = [
-    bench.Round(6.0, 7.0, 400 * MIB, 2.0, 260 * MIB),
-    bench.Round(9.0, 9.0, 390 * MIB, 2.0, 250 * MIB),
-    bench.Round(8.0, 8.0, 380 * MIB, 4.0, 255 * MIB),
+    bench.Round(6.0, 7.0, 400 * MIB, 2.0, 260 * MIB, bench.Parts(1.0, 2.0, 1.0, 2.0, 1.0)),
+    bench.Round(9.0, 9.0, 390 * MIB, 2.0, 250 * MIB, bench.Parts(1.0, 2.0, 3.0, 2.0, 1.0)),
+    bench.Round(8.0, 8.0, 380 * MIB, 4.0, 255 * MIB, bench.Parts(1.0, 2.0, 2.5, 2.0, 0.5)),
 ]
 COST = bench.Cost("mlp", ROUNDS, 3, 640)
 
@@ -48,6 +50,34 @@ for (batch,) in torch.utils.data.DataLoader(data, args.batch_size):
 def test_a_prediction_is_told_as_a_multiple_of_the_script_in_the_same_round():
     assert COST.ratio == 3.0, "3, 4.5 and 2 times"
     assert COST.over_bytes == 150 << 20, "the most of the predictions, the least of the script"
+
+
+def test_the_seconds_by_the_clock_are_those_of_the_round_in_the_middle_and_make_up_its_whole():
+    heads, row = bench.parts_table([COST])
+    assert heads.split()[-5:] == list(bench.Parts._fields)
+    assert [float(word) for word in row.split()[1:]] == [1.0, 2.0, 2.5, 2.0, 0.5]
+
+
+def test_a_predictions_parts_are_those_of_its_record_and_of_what_was_seen_meanwhile(tmp_path):
+    clock = bench.Clock(str(tmp_path))
+    clock.look()
+    record = tmp_path / "records" / "a prediction"
+    (record / "trial-001").mkdir(parents=True)
+    (record / "trial-001" / "trial_config.json").write_text("{}")
+    clock.begun = time.perf_counter() - 1.0
+    clock.look()
+    (record / "trial-001" / "wire-1.jsonl").write_text('{"event": "torch_imported"}\n')
+    clock.begun = time.perf_counter() - 3.0
+    clock.look()
+    trials = [{"entry": "trial", "duration_s": seconds} for seconds in (0.4, 1.0, 2.0)]
+    lines = [json.dumps(entry) + "\n" for entry in ({"entry": "opened"}, *trials)]
+    (record / "record.jsonl").write_text("".join(lines[:2]) + lines[2][:9])  # as it is written
+    clock.begun = time.perf_counter() - 3.5
+    clock.look()
+    (record / "record.jsonl").write_text("".join(lines))
+    parts = clock.parts(8.0)
+    assert parts == pytest.approx((1.0, 2.0, 0.5, 3.0, 1.5), abs=0.1)
+    assert sum(parts) == pytest.approx(8.0)
 
 
 LARGE = replace(COST, name="billion")

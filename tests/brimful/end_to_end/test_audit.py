@@ -158,8 +158,7 @@ def test_a_sound_script_gives_no_finding(tmp_path, where):
         "--json",
         *python(TRAPS / "clean.py", "--batch-size", 64, "--lr", 0.001),
     )
-    # how long a batch of some milliseconds takes to load is this machine's matter
-    assert [code for code in codes(done) if code != "loader-bound"] == []
+    assert codes(done) == []
     effective = done.json["effective"]
     assert (
         effective["loader_batch_size"],
@@ -168,7 +167,7 @@ def test_a_sound_script_gives_no_finding(tmp_path, where):
     ) == (64, 64, 1)
     if where[1] == "cpu":
         assert done.json["step_s"] > 0
-        assert 0 <= done.json["loading_share"] < 1
+        assert 0 <= done.json["loading_share"] < 0.2
 
 
 # As in a repository of others: settings in a module of their own, and a trainer that knows better.

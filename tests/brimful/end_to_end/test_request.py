@@ -43,7 +43,13 @@ def test_two_ranks_of_a_launcher_are_one_task_with_both_cards(tmp_path):
     )
     found = done.json
     assert (found["cards"], found["ranks"], found["tasks"], found["machines"]) == (2, 2, 1, 1)
-    assert (found["cores"]["value"], found["cores"]["source"]) == (2, "assumed")
+    # a quiet machine measures how many workers keep up with the card, a busy one does not
+    cores = found["cores"]
+    if cores["source"] == "assumed":
+        assert cores["value"] == 2
+    else:
+        assert cores["source"] == "predicted" and cores["value"] in (2, 4, 6, 8)
+    assert cores["note"].startswith("one for each of 2 training processes")
     assert found["host_bytes"]["value"] > 6 * GIB and found["text"] is None
     assert found["schema"] and found["record"]
 

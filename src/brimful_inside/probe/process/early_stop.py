@@ -22,8 +22,7 @@ MAX_STEPS, MAX_STEPS_S = 200, 10.0  # of a script without a DataLoader, while no
 MAX_EPOCHS_TRACED, MAX_STEPS_TRACED = 16, 20
 # Backward passes of such steps: of those that accumulate many there are fewer.
 MAX_PASSES_TRACED = 80
-# Where backward passes limit a trial, so many steps are measured all the same: a time of two is
-# seen to be one of any step.
+# Where backward passes limit a trial, so many steps are measured all the same; assumed.
 LEAST_MEASURED = 2
 # More steps before those that count, until the batches are used up that workers made ahead. With
 # two batches a worker, as PyTorch has it, loading that takes a worker less than five seconds a
