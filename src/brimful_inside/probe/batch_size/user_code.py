@@ -24,24 +24,24 @@ MakeTree = Callable[[bytes, str], Optional[ast.Module]]
 
 FIRST = "__brimful_first__"  # in builtins: what the script calls before all else
 _PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
-_LIBRARIES = tuple(
-    os.path.realpath(sysconfig.get_path(name)) + os.sep
-    for name in ("stdlib", "platstdlib", "scripts")
-)
+_STANDARD_LIBRARY = sysconfig.get_path("stdlib") + os.sep
 # Python takes `__main__.__file__` away when the script is over, before what runs at exit.
 _SCRIPT = os.path.abspath(script_of(own_argv()))
 OURS = os.path.abspath(__file__).partition("probe" + os.sep + "batch_size")[0]
+_LIBRARIES = tuple(
+    os.path.realpath(path) + os.sep
+    for path in (*map(sysconfig.get_path, ("stdlib", "platstdlib", "scripts")), OURS)
+)
 
 
 def is_users(path: str) -> bool:
     """Whether a file is neither an installed package's (nor its entry point), nor Python's, nor
     ours."""
-    if path.startswith("<"):
+    # most files of a process are a package's by their name alone, and links take long to follow
+    if path.startswith(("<", _STANDARD_LIBRARY)) or any(part in path for part in _PACKAGES):
         return False
-    paths = (path, os.path.realpath(path))
-    return not any(part in p for part in _PACKAGES for p in paths) and not paths[1].startswith(
-        (*_LIBRARIES, os.path.realpath(OURS) + os.sep)
-    )
+    real = os.path.realpath(path)
+    return not any(part in real for part in _PACKAGES) and not real.startswith(_LIBRARIES)
 
 
 def loaded() -> List[str]:
