@@ -84,6 +84,9 @@ def script(
     return path
 
 
+LIMIT_S = 480  # of one call, on a machine that others load
+
+
 def environment(home: Path, **more: str) -> dict[str, str]:
     kept = {
         name: value
@@ -121,9 +124,21 @@ def brimful(
 ) -> Done:
     """One call, to its end; `code`: the exit code that it has to have."""
     process = start(tmp_path, *words, home=home, cwd=cwd, **more)
-    out, err = process.communicate(timeout=240)
+    try:
+        out, err = process.communicate(timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        pytest.fail(f"not over after {LIMIT_S} s:\n{_killed(process)}")
     assert code in (None, process.returncode), (process.returncode, err)
     return Done(process.returncode, out, err, home or tmp_path / "home")
+
+
+def _killed(process: subprocess.Popen) -> str:
+    """What its processes were doing, and what it had said."""
+    family = psutil.Process(process.pid).children(recursive=True)
+    doing = "\n".join(f"{each.pid} {each.status()}: {each.cmdline()}" for each in family)
+    for each in (process, *family):
+        each.kill()
+    return f"{doing}\n{process.communicate()[1]}"
 
 
 def python(path: Path | str, *arguments: object) -> list[str]:
