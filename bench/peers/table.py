@@ -29,7 +29,7 @@ WITH_MAXIMUM = [peer for peer in FINDERS if peer != "ultralytics"]
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Two Markdown tables: each job and peer, and each peer over all jobs."""
+    """Markdown tables: each job and peer, each peer over all jobs, and why some have no answer."""
     true = {row["job"]: row for row in rows if row["peer"] == "true" and row.get("largest")}
     cells = {
         (row["job"], row["peer"]): row for row in rows if row["job"] in true and not row.get("most")
@@ -52,9 +52,15 @@ def table(rows: Sequence[Row]) -> str:
         ]
         for peer in peers
     ]
-    return "\n\n".join(
-        (_markdown(["job", "true largest", *peers], by_job), _markdown(head, over_all))
-    )
+    tables = [_markdown(["job", "true largest", *peers], by_job), _markdown(head, over_all)]
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for (job, peer), row in cells.items():
+        if "error" in row:
+            reasons.setdefault((peer, row["error"]), []).append(job)
+    why = [[peer, ", ".join(jobs), error] for (peer, error), jobs in reasons.items()]
+    if why:
+        tables.append(_markdown(["peer", "no answer for", "its error"], why))
+    return "\n\n".join(tables)
 
 
 def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

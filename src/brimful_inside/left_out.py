@@ -6,8 +6,8 @@ what it would have run is known.
 - Batches of an evaluation: after a few, or one of many operations (`Evaluations.stops`), the probe
   ends the pass over their loader. An evaluation that drew its second batch ahead of so long a first
   one is over with it (`Evaluations.is_over`), and the trial too.
-- An evaluation in trials at other batch sizes: after one trial of it (`takes_little`), as
-  `brimful/verbs/long_evaluation.py` decides.
+- An evaluation in trials at other batch sizes, and between the epochs of one whose batches are as
+  drawn: after one trial of it (`takes_little`), as `brimful/verbs/long_evaluation.py` decides.
 
 A report says of each what was run, and what that stands for (`wire.LeftOut`).
 """

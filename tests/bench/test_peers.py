@@ -99,6 +99,7 @@ def test_the_table_shows_what_was_run_and_leaves_the_rest_empty():
     )
     assert "| vit | 100 | none | 50 (50 %) |" in shown
     assert "| gpt2 | 100 |  |  |" in shown
+    assert shown.endswith("| accelerate | vit | RuntimeError: no |")
     assert (
         "| toma | 50 % (1 of 1 jobs) | 0 of 1 | 1 of 1 | 3 | 2 | 1.5 | no: 30 of 20, not run |"
         in shown

@@ -153,9 +153,11 @@ def answer_at(
     shown, verdict = card.shown(replayers.as_drawn), card.verdict(replayers.all_orders)
     fits, alone, peak = verdict == Verdict.FITS, None, card.estimate(shown.peak)
     retries = shown.retries / max(1, shown.steps)
-    seldom = replayers.are_uneven and retries < SELDOM
+    seldom, phases = replayers.are_uneven and retries < SELDOM, shown.phases
     if replayers.are_uneven:
-        alone = card.estimate(card.shown(replayers.largest_batches).peak, fits)
+        largest = card.shown(replayers.largest_batches)
+        phases = largest.phases | phases  # over an epoch an evaluation may be left out
+        alone = card.estimate(largest.peak, fits)
         highest = card.device_bytes(card.shown(replayers.all_orders).peak)
         low, high = peak.device_interval_bytes
         peak = replace(peak, device_interval_bytes=(low, max(high, highest)))
@@ -163,7 +165,7 @@ def answer_at(
         size,
         verdict,
         card.that_fits(peak) if fits else peak,
-        {name: card.estimate(peaks, fits) for name, peaks in shown.phases.items()},
+        {name: card.estimate(peaks, fits) for name, peaks in phases.items()},
         None if seldom else retries,
         None if seldom else giving_back_s(shown),
         conclusion,

@@ -9,7 +9,7 @@ from brimful.measure.traces import read_trace
 from brimful.units import format_bytes
 from brimful.values import Diagnostic, Outcome, TrialKind, TrialResult
 from brimful_inside.left_out import takes_little
-from brimful_inside.simulator.program import Program
+from brimful_inside.simulator.program import Program, joined
 from brimful_inside.simulator.trace import Phase, Row, Step
 
 
@@ -26,8 +26,11 @@ def _shows_for_others(result: TrialResult, folder: Path) -> bool:
         and trial.see_eval
         and not trial.what_ifs
     )
-    if not whole or len(result.reports) != 1 or train is None or evaluation is None:
+    worlds = {report.world_size for report in result.reports}
+    if not whole or train is None or evaluation is None:
         return False
+    if len(result.reports) > 1 and worlds != {len(result.reports)}:
+        return False  # trainings one after another, not ranks of one
     if not takes_little(evaluation.allocated_bytes or 0, train.allocated_bytes or 0):
         return False
     trace = read_trace(result, folder)
@@ -47,13 +50,17 @@ def _lengths(rows: Sequence[Row], last: int) -> tuple[int, int]:
 
 
 def training_of(program: Program | None, result: TrialResult | None) -> Program | None:
-    """The program as far as the last of the steps that the trials were to make, where one that sees
-    no evaluation ends; all of it where `result`, the one that shows the evaluation, is None."""
+    """The program of all cards as far as the last of the steps that the trials were to make, where
+    one that sees no evaluation ends; all of it where `result`, the one that shows the evaluation,
+    is None."""
     if program is None or result is None:
         return program
     wanted = ("step", _last_step(result))
-    at = next((at for at, event in enumerate(program.events) if event == wanted), None)
-    return program if at is None else program.first(at + 1)
+    cards = []
+    for card in program.cards:
+        at = next((at for at, event in enumerate(card.events) if event == wanted), None)
+        cards.append(card if at is None else card.first(at + 1))
+    return joined(cards)
 
 
 def _last_step(result: TrialResult) -> int:

@@ -212,6 +212,7 @@ class Trials:
     def _run_as_drawn(self, size: int | None, steps: int, **batches: int) -> TrialResult:
         trial = self._trial(self.command, size, limitless=True)
         trial = replace(trial, steps=steps - 1, as_drawn=True, time_loader=None, **batches)
+        trial = replace(trial, see_eval=self.evaluation_of is None)
         return self.session.run(trial, expected_total=len(self.results) + len(self.epochs) + 1)
 
     @property

@@ -150,14 +150,17 @@ def private_copy(loader: Any, **changes: Any) -> Any:
 
 
 class ChangedSampler:
-    """A sampler whose draws happen as ever, giving what `change` makes of each."""
+    """A sampler whose draws happen as ever, giving what `change` makes of each; `passes`: over it,
+    one after another."""
 
-    def __init__(self, sampler: Any, change: Callable[[Any], Any]):
+    def __init__(self, sampler: Any, change: Callable[[Any], Any], passes: int = 1):
         self._sampler = sampler
         self._change = change
+        self._passes = passes
 
     def __iter__(self) -> Iterator[Any]:
-        return map(self._change, self._sampler)
+        drawn = itertools.chain.from_iterable(itertools.repeat(self._sampler, self._passes))
+        return map(self._change, drawn)
 
     def __len__(self) -> int:
         return len(self._sampler)

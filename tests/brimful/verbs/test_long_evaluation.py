@@ -10,7 +10,7 @@ import pytest
 from brimful import predict
 from brimful.measure import traces
 from brimful_inside.simulator.trace import Free, Malloc, Phase, Row, Step
-from tests.brimful.verbs.world import GIB, MIB, World, work
+from tests.brimful.verbs.world import GIB, MIB, Uneven, World, reporting, work
 
 ASKED = ("my-train", "--batch-size", "100")
 
@@ -64,6 +64,55 @@ def test_what_a_trial_has_shown_whole_others_leave_out_and_their_traces_can_be_c
     assert answer.phases.keys() >= {"train", "eval"}, "the size in question is seen whole"
     assert any(result.code == "evaluation-seen-once" for result in answer.warnings)
     assert answer.largest_batch_size == found(World(linear=100 * MIB)).largest_batch_size
+
+
+def ranks(*worlds):
+    """Of each trial as many reports as these, alike but for the size of their world."""
+    return lambda result: replace(
+        result,
+        reports=tuple(
+            replace(report, rank=rank, world_size=world)
+            for report in result.reports
+            for rank, world in enumerate(worlds)
+        ),
+    )
+
+
+def test_ranks_of_one_training_show_it_once_and_trainings_one_after_another_each_time():
+    world = Generates()
+    answer = found(reporting(ranks(2, 2), world))
+    assert not any(trial.see_eval for trial in world.launched[2:])
+    assert answer.exact and len(answer.cards) == 2
+    assert answer.largest_batch_size == found(World(linear=100 * MIB)).largest_batch_size
+    world = Generates()
+    found(reporting(ranks(1, 1), world))
+    assert all(trial.see_eval for trial in world.launched)
+
+
+class GeneratesUneven(Uneven):
+    def rows(self, size: int) -> list[Row]:
+        looks = range(1000 if self.trial.see_eval else 0)
+        looked = [
+            row for at in looks for row in (Malloc(10_000 + at, 2 * MIB, "eq"), Free(10_000 + at))
+        ]
+        return [*super().rows(size), *([Phase("eval"), *looked] if looked else [])]
+
+    def _imaginary(self, trial, size, folder):
+        result = super()._imaginary(trial, size, folder)
+        if "train" in result.phases:
+            train = result.phases["train"]
+            phases = {"train": train, "eval": replace(train, allocated_bytes=size)}
+            result = replace(result, phases=phases if trial.see_eval else {"train": train})
+        return result
+
+
+def test_trials_with_batches_as_they_are_drawn_leave_it_out_and_it_stays_in_the_answer():
+    world = GeneratesUneven()
+    answer = found(world)
+    drawn = [trial for trial in world.launched if trial.as_drawn]
+    assert any(trial.settings["batch_size"] == 100 for trial in drawn)
+    assert not any(trial.see_eval for trial in drawn)
+    assert answer.phases.keys() >= {"train", "eval"}
 
 
 @pytest.mark.parametrize(

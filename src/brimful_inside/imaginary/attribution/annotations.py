@@ -169,17 +169,26 @@ class CallSites:
         return id(code), line
 
     def _line(self, frame: Any) -> Tuple[Any, int]:
-        """The user's line: the code and the number in it; else the first one of a library."""
-        kinds = self._kinds
+        """The user's line: the code and the number in it; else the first one of a library. Within a
+        call of a module that the user's own code did not define it is the line that made that call,
+        which is looked for once."""
+        kinds, lines, call_code = self._kinds, self.calls.thread.lines, self.calls.call_code
         library: Any = None
+        height = innermost = len(self.calls.thread.stack)  # of the next call to be met
         while frame is not None:
             code = frame.f_code
+            if code is call_code and height:
+                if lines and lines[-1][0] == height:
+                    return lines[-1][1]
+                height -= 1
             kind = kinds.get(id(code))
             if kind is None:
                 kind = kinds[id(code)] = _kind_of(code.co_filename)
                 self._codes.append(code)
             if kind == _USER:
-                return code, frame.f_lineno
+                place = code, frame.f_lineno
+                lines.extend((above + 1, place) for above in range(height, innermost))
+                return place
             if kind == _LIBRARY and library is None:
                 library = code, frame.f_lineno
             frame = frame.f_back

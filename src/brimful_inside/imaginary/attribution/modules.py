@@ -44,6 +44,8 @@ class Thread(threading.local):
         self.in_step = 0  # optimizers' steps that are under way
         self.base = 0  # the height of the stack where the outermost of them began
         self.last = NOWHERE  # of the backward operation before
+        # the user's line that made a call of the stack, by how high it is there, as far as asked
+        self.lines: List[Tuple[int, Tuple[Any, int]]] = []
 
 
 #: (module, call, args, kwargs) -> what stands in for call(module, *args, **kwargs)
@@ -68,6 +70,7 @@ class ModuleCalls:
         # caller.
         self._known: Dict[int, Tuple[Any, Optional[Place]]] = {}
         self._names: Dict[str, int] = {}
+        self.call_code: Any = None  # of what stands in for Module.__call__
 
     def put_around(self, around: Around) -> None:
         """`around` stands in for each call from here on; the call that it is given goes through
@@ -130,12 +133,15 @@ class ModuleCalls:
                 return original(self, *args, **kwargs)
             finally:
                 stack.pop()
+                if thread.lines and thread.lines[-1][0] > len(stack):
+                    thread.lines.pop()
                 calls._mark(stack[-1] if stack else NOWHERE)
                 if not stack:
                     thread.root = None
                     for callback in calls.on_outermost:
                         callback(self, False)
 
+        self.call_code = __call__.__code__
         return __call__
 
     def _backward(self, begins: bool, plain: bool) -> None:

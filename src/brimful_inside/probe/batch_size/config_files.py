@@ -45,18 +45,22 @@ def watch() -> None:
     that the user's own code does."""
 
     @guarded  # an error would be one of the script's own call
-    def opens(event: str, args: Tuple[Any, ...]) -> None:
-        if event != "open" or not isinstance(args[0], str):
+    def opens(name: Any) -> None:
+        if not isinstance(name, str):
             return
-        is_python = args[0].endswith(_PYTHON)
-        if not (is_python or args[0].endswith(_SUFFIXES)) or len(opened) >= MOST_FILES:
+        is_python = name.endswith(_PYTHON)
+        if not (is_python or name.endswith(_SUFFIXES)) or len(opened) >= MOST_FILES:
             return
-        path, by_user = os.path.abspath(args[0]), _user_opens(sys._getframe(1))
+        path, by_user = os.path.abspath(name), _user_opens(sys._getframe(1))
         is_small = os.path.isfile(path) and os.path.getsize(path) <= LARGEST
         if is_small and (by_user or not is_python):
             opened.setdefault(path, by_user)
 
-    sys.addaudithook(opens)
+    def hears(event: str, args: Tuple[Any, ...]) -> None:
+        if event == "open":  # each look at a frame is an event as well
+            opens(args[0])
+
+    sys.addaudithook(hears)
 
 
 def _user_opens(frame: Any) -> bool:

@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import os
 import re
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from brimful_inside.probe.batch_size import user_code
 from brimful_inside.probe.requests.names import asks, is_bare, name_of, setting_of
@@ -67,12 +67,24 @@ def _note(number: int, asked: Any, given: Any) -> None:
 class _Marker(ast.NodeTransformer):
     def __init__(self, source: str, file: str):
         self._source, self._file = source, file
-        # by assignment: what the other branch of its condition assigns
+        # by assignment or return: what another branch assigns, or another return gives
         self._other: Dict[ast.AST, ast.expr] = {}
 
     def visit_FunctionDef(self, node: Any) -> Any:
-        # a compiler may trace these
-        return node if node.name in ("forward", "__call__") else self.generic_visit(node)
+        if node.name in ("forward", "__call__"):
+            return node  # a compiler may trace these
+        returns = [part for part in ast.walk(node) if isinstance(part, ast.Return) and part.value]
+        asking = next((part.value for part in returns if part.value and asks(part.value)), None)
+        if asking is not None:
+            self._other.update(dict.fromkeys(returns, asking))
+        return self.generic_visit(node)
+
+    def visit_Return(self, node: ast.Return) -> ast.Return:
+        other = self._other.get(node)
+        self.generic_visit(node)
+        if other is not None and is_bare(node.value):
+            node.value = self._recorded(node.value, other, node)
+        return node
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
         # an attribute of a class is a first value, and its name is not that of a global one
@@ -82,10 +94,17 @@ class _Marker(ast.NodeTransformer):
         return node
 
     def visit_If(self, node: ast.If) -> Any:
-        ours, theirs = map(_assigned, (node.body, node.orelse))
-        for target in ours.keys() & theirs:
-            self._other[ours[target]] = theirs[target].value
-            self._other[theirs[target]] = ours[target].value
+        branches = list(map(_assigned, _branches(node)))
+        for branch in branches:
+            for target, part in branch.items():
+                others = [
+                    other[target].value
+                    for other in branches
+                    if other is not branch and target in other
+                ]
+                others.sort(key=lambda value: not asks(value))
+                if others:
+                    self._other.setdefault(part, others[0])
         return self.generic_visit(node)
 
     def visit_Assign(self, node: ast.Assign) -> ast.Assign:
@@ -129,6 +148,15 @@ class _Marker(ast.NodeTransformer):
             (Asked(setting_of(name) or "", name, 0, "", "replaced", 0, at, text), operand)
         )
         return ast.Constant(len(_spots) - 1)
+
+
+def _branches(node: ast.If) -> Iterator[List[Any]]:
+    """The bodies of an if, of its elifs and of its else."""
+    yield node.body
+    if len(node.orelse) == 1 and isinstance(node.orelse[0], ast.If):
+        yield from _branches(node.orelse[0])
+    else:
+        yield node.orelse
 
 
 def _assigned(body: List[Any]) -> Dict[str, Any]:

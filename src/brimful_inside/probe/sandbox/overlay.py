@@ -216,10 +216,10 @@ class Overlay:
     def to_write(self, absolute: str, keeps_content: bool) -> str:
         """The path to write in place of `absolute`, with the user's content copied there if it is
         to be kept. Where the folder above does not exist for the script, the path returned has none
-        either, so that writing fails."""
+        either, so that writing fails; with the script's own path, where the user has none."""
         upper = self.upper(absolute)
         if not self.make_parent(absolute):
-            return upper
+            return upper if _is_folder(os.path.dirname(absolute)) else absolute
         self.list_written(absolute)
         if (
             keeps_content

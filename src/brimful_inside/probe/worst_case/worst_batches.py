@@ -82,9 +82,10 @@ class WorstBatches:
         self._largest_at, self._sorted = config.largest_at, config.sorted_batches
         self._imaginary = config.device == "imaginary"
         # All batch sizes shall give the same trial; an audit shows the script's own epochs, and so
-        # do batches that are as drawn.
+        # do batches that are as drawn, unless evaluations between them are to be left out.
         self._as_drawn = self._largest_at is not None or self._sorted is not None
-        self.lengthens = self._imaginary and config.cut and not (config.audits or self._as_drawn)
+        shows_epochs = config.audits or (self._as_drawn and config.see_eval)
+        self.lengthens = self._imaginary and config.cut and not shows_epochs
         self._scans = ScanCache(config.folder, config.scans)
         self._plans: Any = weakref.WeakKeyDictionary()
         self._reported: List[
@@ -111,8 +112,10 @@ class WorstBatches:
 
     def sampler_for(self, loader: Any, sampler: Any) -> Any:
         plan = self._plans.get(loader)
-        if plan is not None and plan.change is not None:
-            return ChangedSampler(sampler, plan.change)
+        goes_on = self._as_drawn and self.lengthens and _draws_at_random(loader)
+        if plan is not None and not plan.indices and (plan.change is not None or goes_on):
+            change = plan.change or (lambda index: index)
+            return ChangedSampler(sampler, change, MAX_PASSES if goes_on else 1)
         if plan is None or not plan.indices or not plan.reported.varies:
             return sampler
         return ChangedSampler(sampler, plan.batch_like)

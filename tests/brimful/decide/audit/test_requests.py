@@ -162,6 +162,38 @@ CAPS = {
         """,
         4,
     ),
+    "an if, its elif and its else": (
+        """\
+        if made_up_torch.mem_get_info()[0] < 8 << 30:
+            n = 2
+        elif made_up_torch.mem_get_info()[0] < 16 << 30:
+            n = min(SIZE, 4)
+        else:
+            n = SIZE
+        """,
+        2,
+    ),
+    "an elif": (
+        """\
+        if made_up_torch.mem_get_info()[0] > 8 << 30:
+            n = SIZE
+        elif made_up_torch.mem_get_info()[0] > 2 << 30:
+            n = 2
+        else:
+            n = 1
+        """,
+        4,
+    ),
+    "a return": (
+        """\
+        def fitted():
+            if made_up_torch.mem_get_info()[0] < 8 << 30:
+                return 2
+            return SIZE
+        n = fitted()
+        """,
+        3,
+    ),
     "an assignment to the settings": ("SIZE = 2\nn = SIZE", 1),
     "a function": ("def fitted(batch):\n    return min(batch, 2)\nn = fitted(SIZE)", 2),
 }
@@ -245,6 +277,13 @@ SOUND = {
     ),
     "an evaluation batch size that is capped": (
         "n = min(config.eval_batch_size, 2)\nDataLoader(None, config.micro_batch)"
+    ),
+    "a return for another purpose": (
+        "def size(train):\n    if train:\n        return config.batch_size\n    return 2\n"
+        "DataLoader(None, size(True))\nDataLoader(None, size(False))"
+    ),
+    "a return that nothing else asks beside": (
+        "def size():\n    return 2\nDataLoader(None, size())"
     ),
     "a mode": "train = True\nDataLoader(None, config.batch_size if train else 2)",
     "two settings": "DataLoader(None, min(config.batch_size, config.micro_batch))",

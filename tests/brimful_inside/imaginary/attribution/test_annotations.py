@@ -67,6 +67,34 @@ def test_the_line_is_the_users_own_with_its_text():
     assert len(steps) == 1 and steps.pop().endswith(" in train: optimizer.step()")
 
 
+class CallsTwice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Sequential(nn.Linear(64, 64), nn.GELU()), nn.Tanh())
+
+    def forward(self, data):
+        first = self.inner(data)
+        doubled = first * 2
+        return self.inner(doubled)
+
+
+def test_each_line_that_calls_a_librarys_modules_has_what_they_allocate():
+    def work():
+        net, data = CallsTwice().cuda(), torch.zeros(4, 64, device="cuda")
+        for _ in range(2):
+            net(data)
+
+    lines = [
+        (site.where.rpartition(": ")[2], row.op.split(".")[1])
+        for row, site in Read(work).allocations
+        if site.during == "forward" and row.workspace is None
+    ]
+    inner = ("addmm", "gelu", "tanh")
+    first = [("first = self.inner(data)", op) for op in inner]
+    second = [("return self.inner(doubled)", op) for op in inner]
+    assert lines == 2 * [*first, ("doubled = first * 2", "mul"), *second]
+
+
 def test_an_allocation_has_a_category_and_the_module_that_owns_it():
     read = Read(lambda: train(Net()))
     owners = [f"layers.{i}.{name}" for i in range(3) for name in ("first", "second")] + [

@@ -264,3 +264,17 @@ def test_a_file_that_is_there_or_that_the_trial_wrote_and_was_not_found_is_the_s
         of_library = f"[Errno 2] Failed to open local file '{path}'. Detail: [errno 2]"
         assert raised_by(FileNotFoundError(of_library)) == who
     assert raised_by(PermissionError(13, "Permission denied", str(there))) == "script"
+
+
+def test_a_folder_that_the_user_does_not_have_is_missing_by_its_own_path(tmp_path, monkeypatch):
+    overlay = Overlay(str(tmp_path / "trial"))
+    context = types.SimpleNamespace(overlay=overlay)
+    monkeypatch.setattr(exceptions, "current_context", lambda: context)
+    (tmp_path / "removed").mkdir()
+    overlay.hide(str(tmp_path / "removed"))
+    for folder, who in (("missing", "script"), ("removed", "sandbox")):
+        path = str(tmp_path / folder / "config.json")
+        with pytest.raises(FileNotFoundError) as caught:
+            Path(overlay.to_write(path, keeps_content=False)).touch()
+        assert raised_by(caught.value) == who
+        assert (caught.value.filename == path) is (who == "script")

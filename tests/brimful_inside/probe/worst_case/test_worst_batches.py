@@ -381,8 +381,9 @@ for epoch in range(4):
         ({"audits": True}, ["3 of 3"] * 2, [2, 1, 2]),
         ({"largest_at": 2}, ["3 of 3"] * 2, [2, 1, 2]),
         ({"sorted_batches": 10}, ["3 of 3"] * 2, [2, 1, 2]),
+        ({"largest_at": 2, "see_eval": False}, [], [2, 2, 2]),
     ],
-    ids=["a trial of memory", "an audit", "as drawn", "sorted"],
+    ids=["a trial of memory", "an audit", "as drawn", "sorted", "as drawn without evaluation"],
 )
 def test_no_pass_outlasts_the_length_of_its_loader(run_trial, config, epochs, batches):
     """Where the epoch has fewer steps than the trial, it is a long one from the start; an audit
