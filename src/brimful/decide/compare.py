@@ -88,7 +88,7 @@ class Learning:
     target: float
     at_samples: float
     at_s: float
-    flat: bool  # the loss did not fall by more than its noise: when it was reached says nothing
+    unclear: str | None  # why the time to a loss says nothing
     spread: float  # of the logarithm of the time to the loss, of a pair
 
 
@@ -178,18 +178,22 @@ def learning(pairs: Sequence[tuple[Course, Course]]) -> Learning:
     turns = [_turn(*pair) for pair in pairs]
     expected = [turn.error * math.log(2) / max(turn.fall, turn.error, 1e-12) for turn in turns]
     errors = [turn.error / max(abs(turn.target), 1e-12) for turn in turns]
-    flat = any(turn.fall <= max(2 * turn.error, _FLAT * abs(turn.target)) for turn in turns)
     logs = [math.log(b / a) for a, b in (turn.to_loss for turn in turns) if a > 0 and b > 0]
+    unclear = None
+    if any(turn.fall <= max(2 * turn.error, _FLAT * abs(turn.target)) for turn in turns):
+        unclear = "the loss did not fall by more than its noise"
+    elif not logs:  # it rose first, as without a warm-up
+        unclear = "the loss did not come below what it began with"
     return Learning(
         (
             quantity("loss_at_equal_samples", [turn.at_samples for turn in turns], errors),
             quantity("loss_at_equal_time", [turn.at_s for turn in turns], errors),
-            *(() if flat else (quantity(TO_LOSS, [turn.to_loss for turn in turns], expected),)),
+            *(() if unclear else (quantity(TO_LOSS, [turn.to_loss for turn in turns], expected),)),
         ),
         statistics.median(turn.target for turn in turns),
         statistics.median(turn.samples for turn in turns),
         statistics.median(turn.seconds for turn in turns),
-        flat,
+        unclear,
         interval_of(logs, statistics.fmean(expected)).spread if logs else 0.0,
     )
 
@@ -284,16 +288,15 @@ def verdict(
     faster = _speed_text(speed)
     if learned is None:
         return f"{faster}; learning was not compared: {why_not}", None
-    if learned.flat:
+    if learned.unclear:
         return (
-            f"{faster}; the loss did not fall by more than its noise in {basis}, so nothing tells "
-            "which learns sooner: let them run longer",
+            f"{faster}; {learned.unclear} in {basis}, so nothing tells which learns sooner: let "
+            "them run longer",
             None,
         )
     soon = learned.quantities[-1]
     ratio = soon.ratio
-    if ratio is None:
-        return f"{faster}; the loss was there before the second step of one of them", None
+    assert ratio is not None  # of at least one pair, else it is unclear
     times = f"{ratio.value:.3g} × the time"
     if soon.differs and ratio.value >= 1 + TOLERANCE:
         return f"{faster} and needs {times} to the same loss: do not take it", "A"

@@ -405,7 +405,7 @@ def _comparison(
         tuple(known),
         source,
         basis,
-        learned.target if learned and not learned.flat else None,
+        learned.target if learned and not learned.unclear else None,
         learned.at_samples if learned else None,
         learned.at_s if learned else None,
         tuple(warnings),

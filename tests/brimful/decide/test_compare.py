@@ -100,6 +100,17 @@ def test_a_loss_that_does_not_fall_tells_nothing_of_the_time_to_it():
     ]
 
 
+@pytest.mark.parametrize(("seconds", "is_told"), [(0.12, False), (60.0, True)])
+def test_a_loss_that_rises_first_is_compared_once_it_comes_below_its_start(seconds, is_told):
+    def bumped(per_sample: float) -> Course:
+        whole = course(per_sample=per_sample, seconds=seconds)
+        return replace(whole, losses=(whole.losses[0], *(2 * loss for loss in whole.losses[1:])))
+
+    sentence, better = said(1.4, [(bumped(1.0), bumped(0.5))])
+    assert ("did not come below what it began with" in sentence) is not is_told
+    assert better == ("A" if is_told else None)
+
+
 def test_the_time_to_the_loss_is_that_of_the_curves_it_was_made_from():
     [(a, b)] = pairs({"seconds": 20.0}, {"per_sample": 0.5, "seconds": 20.0}, count=1)
     soon = learning([(a, b)]).quantities[-1]
