@@ -17,7 +17,7 @@ TEST_ENVIRONMENT := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
 # Where tests are marked slow (tests/conftest.py), the recipes' all: other modules are not imported for them.
 SLOW_TESTS := tests/brimful_train tests/recipes tests/bench tests/brimful/end_to_end tests/test_install.py
 
-.PHONY: help setup test test-slow test-quick test-browser check format demo golden bench-predict bench-timm bench-families bench-llm bench-clock bench-probe bench-engine bench-kills bench-gpu bench-cost bench-allocator bench-scripts bench-epochs bench-peers clean
+.PHONY: help setup test test-slow test-quick test-browser test-versions check format demo golden bench-predict bench-timm bench-families bench-llm bench-clock bench-probe bench-engine bench-kills bench-gpu bench-cost bench-allocator bench-scripts bench-epochs bench-peers clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ test-quick: $(STAMP) ## The tests that start few processes
 test-browser: $(STAMP) ## Look at the page in Chromium, light and dark (installs a Chromium where there is none)
 	tools/install_browser.sh $(PY)
 	$(TEST_ENVIRONMENT) $(PY) -m pytest -m browser tests/brimful/browser
+
+test-versions: $(STAMP) ## Predict programs in environments of Python 3.9 to 3.13, torch 2.6 to the newest and an older Transformers, and compare the peaks byte by byte (30 GB in .venv-versions, 20 minutes; TORCH_INDEX_URL=… for builds without CUDA, ONLY="names")
+	$(PY) -m bench.versions $(if $(TORCH_INDEX_URL),--torch-index-url $(TORCH_INDEX_URL)) $(if $(ONLY),--only $(ONLY))
 
 check: $(STAMP) ## Static checks: ruff, pyright, the import contracts
 	$(BIN)/ruff check .
@@ -194,4 +197,4 @@ clean: ## Remove caches and what the examples wrote (clean-venv removes .venv to
 
 .PHONY: clean-venv bench-strangers venv-cuda bench-captcha bench-notes bench-chatlm recipe-chatlm bench-ood-loss bench-ood-minimol bench-ood recipe-ood recipe-captcha
 clean-venv: clean
-	rm -rf $(VENV) $(TIMM_VENV) $(MINIMOL_VENV) $(STRANGERS_VENV) $(PEERS_VENV) $(PEERS_VISION_VENV)
+	rm -rf $(VENV) $(TIMM_VENV) $(MINIMOL_VENV) $(STRANGERS_VENV) $(PEERS_VENV) $(PEERS_VISION_VENV) .venv-versions

@@ -4,6 +4,8 @@ statistics, and the files that keep their results.
 Standard library only, for some benches run where brimful's own needs are not installed.
 """
 
+from __future__ import annotations  # an environment of Python 3.9 imports this as well
+
 import argparse
 import contextlib
 import csv
@@ -264,7 +266,12 @@ def processor_s() -> float:
 
 
 def brimful(
-    words: Sequence[str], command: Sequence[str], folder: str | Path, limit_s: float = 1800
+    words: Sequence[str],
+    command: Sequence[str],
+    folder: str | Path,
+    limit_s: float = 1800,
+    tool: Sequence[str] = (sys.executable, "-m", "brimful"),
+    **variables: str,
 ) -> dict[str, Any]:
     """A verb with its flags, asked of a command in `folder`: `exit_code` (None: not done in time),
     `seconds` of processor time, `trials`, and what `--json` printed as `answer`, or {"error": ...}
@@ -274,9 +281,9 @@ def brimful(
     code, printed, said = None, "", f"not done after {limit_s} s"
     with contextlib.suppress(subprocess.TimeoutExpired):
         done = subprocess.run(
-            [sys.executable, "-m", "brimful", *words, "--json", "--", *command],
+            [*tool, *words, "--json", "--", *command],
             cwd=folder,
-            env=environment(records),
+            env=environment(records, **variables),
             capture_output=True,
             text=True,
             timeout=limit_s,

@@ -9,7 +9,9 @@ from typing import Any
 from bench.harness import MIB, RESULTS, ROOT
 from bench.scripts_table import PROGRAMS, Program
 
-PROGRAMS_RESULT, STRANGERS_RESULT = (RESULTS / f"{name}.json" for name in ("programs", "strangers"))
+PROGRAMS_RESULT, STRANGERS_RESULT, VERSIONS_RESULT = (
+    RESULTS / f"{name}.json" for name in ("programs", "strangers", "versions")
+)
 PAGE = ROOT / "docs" / "programs.md"
 
 GIB = 1 << 30
@@ -51,8 +53,12 @@ def keep(
 
 
 def whole_page() -> str:
-    """docs/programs.md, from both results."""
-    parts = [(PROGRAMS_RESULT, page), (STRANGERS_RESULT, strangers_section)]
+    """docs/programs.md, from all results."""
+    parts = [
+        (PROGRAMS_RESULT, page),
+        (STRANGERS_RESULT, strangers_section),
+        (VERSIONS_RESULT, versions_section),
+    ]
     return "".join(make(json.loads(file.read_text())) for file, make in parts if file.exists())
 
 
@@ -204,3 +210,40 @@ def _cells_of_stranger(row: dict[str, Any]) -> list[str]:
 
 def _one_line(text: str) -> str:
     return " ".join(text.replace("|", "/").split())
+
+
+_VERSIONS = """
+## Versions
+
+Written by `make test-versions`: programs of the first table, predicted in environments of other
+Pythons, torches and Transformers. A cell is by how many bytes the peak differs from the first
+row's, allocated and reserved, with the number of the reason below; *same* is both to the byte.
+brimful starts a script in the script's own Python; in the last rows brimful itself is installed on
+another Python, without torch, and predicts a script of the first environment. torch 2.6 is the
+oldest: 2.4 has no shapes for flash attention, and in 2.5 Transformers' Trainer does not run on an
+imaginary card.
+"""
+
+
+def versions_section(result: dict[str, Any]) -> str:
+    """The table of `bench.versions`."""
+    cells = {(row["build"], row["program"]): row for row in result["rows"]}
+    programs = list(dict.fromkeys(row["program"] for row in result["rows"]))
+    reasons = list(dict.fromkeys(why for row in result["rows"] for why in row.get("reasons", ())))
+    table = [
+        [label, *(_cell_of_version(cells.get((label, program)), reasons) for program in programs)]
+        for label in result["builds"]
+    ]
+    known = [f"{number}. {reason}" for number, reason in enumerate(reasons, 1)]
+    head = ["environment", *programs]
+    return "\n".join([_VERSIONS, *_builds(result), "", *_table(head, table), "", *known, ""])
+
+
+def _cell_of_version(row: dict[str, Any] | None, reasons: list[str]) -> str:
+    if row is None:
+        return "–"
+    if "trouble" in row:
+        return f"**{_one_line(row['trouble'])}**"
+    numbers = ", ".join(str(reasons.index(reason) + 1) for reason in row["reasons"])
+    more = "{:+,}, {:+,}".format(*row["difference"]) if any(row["difference"]) else "same"
+    return f"{more} ({numbers})" if numbers else more

@@ -29,13 +29,14 @@ def prepare(program: Program, python: str, folder: str) -> None:
 
 
 def versions(python: str, modules: list[str]) -> dict[str, str]:
-    """The versions of what the programs need, in that environment, of what is there."""
+    """The versions of what the programs need, in that environment, of what is there, and of
+    its Python.
+    """
     source = (
         "import sys, json, torch; from bench.harness import versions; "
         "print(json.dumps(versions(*sys.argv[1:]) | {'torch': torch.__version__}))"
     )
-    known = json.loads(harness.output_of([python, "-c", source, *modules]))
-    return {name: version for name, version in known.items() if name != "python"}
+    return json.loads(harness.output_of([python, "-c", source, *modules]))
 
 
 def lacks(program: Program, python: str) -> list[str]:

@@ -6,7 +6,6 @@ The form of the GPUMemNet project's measurements (arXiv 2602.17817): `depth` hid
 """
 
 import argparse
-import itertools
 
 import torch
 from torch import nn
@@ -53,7 +52,7 @@ def main():
     ]
     layers = [
         part
-        for inside, outside in itertools.pairwise(sizes)
+        for inside, outside in zip(sizes, sizes[1:])
         for part in (nn.Linear(inside, outside), nn.ReLU())
     ]
     model = nn.Sequential(*layers, nn.Linear(sizes[-1], args.output_size)).to(device)

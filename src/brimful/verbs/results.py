@@ -28,6 +28,7 @@ from brimful_inside.wire import CANNOT_RUN
 
 PHASES = ("train", "eval")
 OLDEST_TORCH = 2, 6
+OLD_TORCH = "torch {} is older than 2.6, the oldest release that brimful models a card for"
 #: Whose error it is: who raised it, and what to do, where it is not the script's.
 _RAISED_BY = {
     "refused": ("the command cannot be tried as it is, and ended", "start it as this says"),
@@ -109,7 +110,7 @@ def error_of(session: Session, result: TrialResult) -> BrimfulError:
         and accelerators.is_older(torch, OLDEST_TORCH)
     ):
         return CommandFailed(
-            f"torch {torch} is older than 2.6, the oldest release that brimful models a card for",
+            OLD_TORCH.format(torch),
             f"{_last_line(text)}; {logs}",
             "use a newer torch in the environment of the script, or audit and tune it on a real "
             "card",

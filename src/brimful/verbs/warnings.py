@@ -8,6 +8,7 @@ from brimful.decide.audit.findings import findings
 from brimful.decide.loaders_seen import largest_batch, loaders, samples_of
 from brimful.decide.memory.leaks import memory_that_grows
 from brimful.decide.memory.search_traced import MemoryConclusion
+from brimful.measure import accelerators
 from brimful.measure.traces import cards_of
 from brimful.units import counted, format_bytes, format_duration, format_interval, noun_of
 from brimful.values import (
@@ -19,7 +20,7 @@ from brimful.values import (
 )
 from brimful.verbs.imaginary import CardView, search_notes
 from brimful.verbs.long_evaluation import seen_once
-from brimful.verbs.results import ignores_the_batch_size
+from brimful.verbs.results import OLD_TORCH, OLDEST_TORCH, ignores_the_batch_size
 from brimful.verbs.trials import Trials
 
 _NOT_MONOTONE = (
@@ -49,6 +50,7 @@ def warnings_of(view: CardView, answer: Answer) -> list[Diagnostic]:
         *_about_the_batch_size(view.trials, answer, result),
         *_about_the_budget(view, answer),
         *(search_notes(answer.conclusion) if answer.conclusion else []),
+        *_about_torch(result),
         *_about_ranks(result),
         *_about_the_trial(result),
         *([seen_once(view.trials.evaluation_of)] if view.trials.evaluation_of is not None else []),
@@ -166,6 +168,17 @@ def _about_the_budget(view: CardView, answer: Answer) -> Iterator[Diagnostic]:
             f"{noun} {asked:,} does not fit, and {largest:,} does",
             _NOT_MONOTONE,
             f"{largest:,}, or a size well below this one",
+        )
+
+
+def _about_torch(result: TrialResult) -> Iterator[Diagnostic]:
+    torch = result.reports[0].torch_version
+    if accelerators.is_older(torch, OLDEST_TORCH):
+        yield Diagnostic(
+            "old-torch",
+            OLD_TORCH.format(torch),
+            "its allocator and workspaces are predicted as those of 2.6, which was not checked",
+            "use a newer torch in the environment of the script",
         )
 
 

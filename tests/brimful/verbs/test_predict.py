@@ -717,3 +717,10 @@ def test_what_is_known_when_a_search_is_cut_short_is_the_answer(by, code):
 def test_a_search_that_is_cut_short_before_a_trace_has_no_answer():
     with pytest.raises(Terminated):
         work(cut_short(Terminated, 1), predict, ("my-train", "--batch-size", "8"), gpu="a100-40gb")
+
+
+@pytest.mark.parametrize(("torch", "is_old"), [("2.5.1+cu124", True), ("2.6.0+cpu", False)])
+def test_a_torch_that_is_older_than_what_is_modelled_is_named_where_it_answers(torch, is_old):
+    prediction = predicted(reporting(torch_version=torch), "64")
+    assert ("old-torch" in codes(prediction)) is is_old
+    assert any(torch in warning.problem for warning in prediction.warnings) is is_old

@@ -51,9 +51,11 @@ def keeps_order(tensor: Tensor) -> bool:
 
 def plain_parts(tensor: Tensor) -> Iterator[Tensor]:
     """The tensors that have storages: the tensor itself, or the parts of one that is made of others
-    (a DTensor's share).
+    (a DTensor's share, what torch.vmap wraps).
 
     A fake tensor has none."""
+    while C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = C._functorch.get_unwrapped(tensor)
     kind = type(tensor)
     if hasattr(kind, "__tensor_flatten__"):
         for name in tensor.__tensor_flatten__()[0]:  # type: ignore[attr-defined]

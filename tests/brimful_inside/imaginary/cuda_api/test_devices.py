@@ -135,3 +135,21 @@ def test_the_norm_of_all_gradients_is_one_operation_over_a_list_as_on_a_card(gpu
         "a result for each of ten gradients"
     )
     assert taken.count("aten.linalg_vector_norm.default") == 1, "and the norm of these"
+
+
+def test_what_vmap_wraps_is_on_the_card_and_moves_to_where_it_is(gpu):
+    """Transformers 4.57 makes masks so: a mask function within four vmaps, moved to the result's
+    device.
+    """
+
+    def of_one(row, column):
+        allowed = column <= row
+        assert allowed.is_cuda and not allowed.is_meta
+        masks = allowed.new_ones((), dtype=torch.bool) & allowed.to(row.device)
+        return masks & (torch.tensor(2, device=row.device) > row).to(masks)
+
+    places = torch.arange(5, device="cuda")
+    made = torch.vmap(torch.vmap(of_one, (None, 0)), (0, None))(places, places)
+    assert made.is_cuda and made.shape == (5, 5) and made.dtype == torch.bool
+    jacobian = torch.func.jacrev(lambda x: (x.to(places.device) ** 2).sum())(torch.ones(3).cuda())
+    assert jacobian.is_cuda and jacobian.shape == (3,)
