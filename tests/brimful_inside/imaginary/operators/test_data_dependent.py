@@ -144,6 +144,12 @@ def test_checks_for_wrong_numbers_pass(gpu):
     assert torch.equal(card, card.clone()) and torch.allclose(card, card.clone())
     assert not torch.equal(card, card[:2])
     torch.distributions.Normal(torch.zeros(2, device="cuda"), torch.ones(2, device="cuda"))
+    before = torch.distributions.Distribution._validate_args
+    try:
+        torch.distributions.Distribution.set_default_validate_args(True)  # as Pyro does
+        torch.distributions.Normal(card, card.exp(), validate_args=True).log_prob(card)
+    finally:
+        torch.distributions.Distribution._validate_args = before
 
 
 def test_a_copy_in_depth_shares_what_the_original_shares(gpu):
