@@ -304,13 +304,8 @@ def patch_values(gpu: ImaginaryGpu) -> None:
     init = torch.distributions.Distribution.__init__
 
     @gpu.patches.function(torch.distributions.Distribution)
-    def __init__(
-        self: Any,
-        batch_shape: Any = torch.Size(),
-        event_shape: Any = torch.Size(),
-        validate_args: Any = None,
-    ) -> None:
-        init(self, batch_shape, event_shape, validate_args=False)  # Pyro changes the default
+    def __init__(self: Any, *shapes: Any, validate_args: Any = None, **named: Any) -> None:
+        init(self, *shapes[:2], **named, validate_args=False)  # Pyro changes the default
 
     _patch_printing(gpu)
 

@@ -152,6 +152,12 @@ def test_checks_for_wrong_numbers_pass(gpu):
         torch.distributions.Distribution._validate_args = before
 
 
+def test_a_script_can_divide_by_a_count_that_it_reads_beside_a_sum(gpu):
+    values = torch.randn(3, device="cuda")
+    total, count = torch.stack([values.sum(), (values > 0).float().sum()]).tolist()
+    assert total / count == 1
+
+
 def test_a_copy_in_depth_shares_what_the_original_shares(gpu):
     model = nn.ModuleDict(
         {"embedding": nn.Embedding(100, 8), "head": nn.Linear(8, 100, bias=False)}
