@@ -15,6 +15,10 @@ if "tf32" in how:
     torch.set_float32_matmul_precision("high")
 model = nn.Sequential(nn.Conv1d(1, 1, 3, padding=1), nn.Flatten(), nn.Linear(8, 1)).to(device)
 weights = list(model.parameters())
+if "sharded" in how:
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+    MixedPrecisionPolicy()
+    MixedPrecisionPolicy(param_dtype=torch.bfloat16)
 if "masters" in how:
     weights = [weight.detach().clone().requires_grad_() for weight in weights]
 optimizer = torch.optim.SGD(weights, lr=0.1)
@@ -52,7 +56,10 @@ def test_lines_that_read_from_the_card_are_counted_in_training_alone(run_trial):
     assert all(len(set(one["draws"]["checksums"])) == 4 for one in read["loaders"])
 
 
-@pytest.mark.parametrize(("how", "autocast"), [((), None), (("autocast",), "bfloat16")])
+@pytest.mark.parametrize(
+    ("how", "autocast"),
+    [((), None), (("autocast",), "bfloat16"), (("sharded",), "bfloat16")],
+)
 def test_the_format_of_a_training_is_seen(run_trial, how, autocast):
     seen = audited(run_trial, *how)
     assert seen["precision"] == {
