@@ -298,6 +298,8 @@ def test_an_audits_headline_names_what_was_found_where_the_samples_are_those_req
         of_audit(more).sentence
         == "1 finding: the command trains on 2 samples in each step, and 4 were requested."
     )
+    of_each_rank = replace(audit.effective, ranks=2, samples_per_step=4)
+    assert of_audit(replace(same, effective=of_each_rank)).sentence == of_audit(same).sentence
 
 
 def test_a_leak_stands_before_the_peak_that_it_outgrows() -> None:
