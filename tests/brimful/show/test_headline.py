@@ -129,10 +129,14 @@ def test_where_one_core_keeps_up_the_share_of_the_time_says_what_loading_costs()
     )
 
 
-def test_a_speed_without_the_ranks_communication_is_said_to_be_one_in_the_headline() -> None:
+def test_a_speed_without_what_takes_time_besides_is_said_to_be_one_in_the_headline() -> None:
     speed = prediction().speed
     said = of_prediction(prediction(speed=replace(speed, ranks=4))).sentence
     assert said.endswith(" Its predicted speed is without communication between 4 ranks.")
+    playing = replace(speed, environments="gymnasium")
+    assert of_prediction(prediction(speed=playing)).sentence.endswith(
+        " Its predicted speed is without rollouts in its environments (gymnasium)."
+    )
     counted = replace(speed, ranks=4, exchange=Estimate(0.001, Source.PREDICTED, note="NVLink"))
     assert of_prediction(prediction(speed=counted)) == of_prediction(prediction())
 
