@@ -16,7 +16,7 @@ from brimful_inside.probe.hooks.data_loaders import Loaders
 from brimful_inside.probe.hooks.exceptions import Failures
 from brimful_inside.probe.hooks.forward_backward import ForwardWatch, Losses, first_of
 from brimful_inside.probe.hooks.gradient_noise import EVERY, GradientNoise
-from brimful_inside.probe.hooks.optimizer_steps import CapturedSteps, Steps
+from brimful_inside.probe.hooks.optimizer_steps import CapturedSteps, Stepped, Steps
 from brimful_inside.probe.memory.leaks import Leaks
 from brimful_inside.probe.memory.phases import Phases
 from brimful_inside.probe.passes import EVAL, KEPT_STEPS, TRAIN, Pass
@@ -233,9 +233,11 @@ class Probe:
             self.ending.holds(number, held.reserved_bytes)
         self._decide_end()
 
-    def _other_step_made(self) -> None:
+    def _other_step_made(self, record: Stepped) -> None:
         """The backward passes so far were of another network's step (an actor's, a critic's)."""
         self._backwards = 0
+        if record.steps == 1:
+            self.audited.steps(record.groups)
 
     def _look_at_noise(self, number: int, samples: Optional[int]) -> None:
         any_trained = self.loaders.any_trained

@@ -52,7 +52,7 @@ class Audited:
             self._autocast = _name(policy.param_dtype)
 
     def steps(self, groups: Any) -> None:
-        """The optimizer's groups, at the first step. What is no Parameter is a copy in float32 of
+        """An optimizer's groups, at its first step. What is no Parameter is a copy in float32 of
         one that computes in a half type (DeepSpeed's)."""
         for parameter in (p for group in groups for p in group["params"]):
             if not isinstance(parameter, torch.nn.Parameter) or not parameter.is_floating_point():

@@ -22,6 +22,7 @@ if "sharded" in how:
 if "masters" in how:
     weights = [weight.detach().clone().requires_grad_() for weight in weights]
 optimizer = torch.optim.SGD(weights, lr=0.1)
+others = [torch.optim.SGD(model.parameters(), lr=0.1)] if "two" in how else []
 module = nn.DataParallel(model) if "split" in how else model
 context = torch.autocast("cuda", torch.bfloat16) if "autocast" in how else contextlib.nullcontext()
 data = TensorDataset(torch.randn(64, 1, 8))
@@ -30,6 +31,8 @@ for (x,) in DataLoader(data, batch_size=8):
         loss = module(x.to(device)).mean()
     loss.backward()
     optimizer.step()
+    for other in others:
+        other.step()
     optimizer.zero_grad()
     if "reads" in how:
         print(loss.item(), float(loss))
@@ -74,6 +77,10 @@ def test_the_format_of_a_training_is_seen(run_trial, how, autocast):
 
 def test_copies_that_an_optimizer_steps_say_nothing_of_the_format(run_trial):
     assert audited(run_trial, "masters")["precision"] is None
+
+
+def test_weights_of_every_optimizer_say_it(run_trial):
+    assert audited(run_trial, "masters", "two")["precision"]["weights"] == ["float32"]
 
 
 def test_cards_that_share_a_batch_are_counted(run_trial):
