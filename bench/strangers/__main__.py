@@ -85,13 +85,11 @@ def main(
     ]
     if not chosen:
         sys.exit(f"No program is called so. There are: {', '.join(names)}.")
-    packages = {
-        name: version
+    installed = [
+        versions(its_python, sorted({p.package for p in STRANGERS if p.older == is_older}))
         for its_python, is_older in ((older, True), (python, False))
-        for name, version in versions(
-            its_python, sorted({p.package for p in STRANGERS if p.older == is_older})
-        ).items()
-    }
+    ]
+    packages = {**installed[0], **installed[1], "torch of the older ones": installed[0]["torch"]}
     failed = []
     with tempfile.TemporaryDirectory(prefix="strangers-") as folder:
         for program in chosen:
