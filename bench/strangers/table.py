@@ -365,8 +365,8 @@ STRANGERS = (
         "deepspeed",
         "nothing",
         (
-            *("{bin}/deepspeed", "--num_gpus", "2", "{scripts}/deepspeed_engine.py"),
-            *("--batch-size", "{batch_size}"),
+            *("{bin}/deepspeed", "--num_gpus", "2", "--master_port", "29611"),
+            *("{scripts}/deepspeed_engine.py", "--batch-size", "{batch_size}"),
         ),
         16,
         "a100-40gb:2",
