@@ -93,16 +93,18 @@ bench-epochs: $(STAMP) ## Train whole epochs of uneven batches on the imaginary 
 	$(PY) -m bench.epochs $(if $(ONLY),--only $(ONLY))
 
 STRANGERS_VENV ?= .venv-strangers
-STRANGERS_PIP := $(STRANGERS_VENV)/bin/python -m pip install --quiet -c bench/strangers/constraints.txt
+STRANGERS_OLDER_VENV ?= .venv-strangers-older
 # torch and torchvision first, of one index: what follows finds them there. PyPI's are CUDA builds.
 $(STRANGERS_VENV)/.set-up: bench/strangers/requirements.txt bench/strangers/constraints.txt
-	@[ -x $(STRANGERS_VENV)/bin/python ] || "$$(tools/find_python.sh $(PYTHON))" -m venv $(STRANGERS_VENV)
-	$(STRANGERS_PIP) $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) $$(grep -E '^torch(vision)?==' bench/strangers/requirements.txt)
-	$(STRANGERS_PIP) -r bench/strangers/requirements.txt
+$(STRANGERS_OLDER_VENV)/.set-up: bench/strangers/requirements-older.txt
+$(STRANGERS_VENV)/.set-up $(STRANGERS_OLDER_VENV)/.set-up:
+	@[ -x $(@D)/bin/python ] || "$$(tools/find_python.sh $(PYTHON))" -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet $(foreach file,$(filter %constraints.txt,$^),-c $(file)) $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) $$(grep -E '^torch(vision|audio)?==' $<)
+	$(@D)/bin/python -m pip install --quiet $(foreach file,$(filter %constraints.txt,$^),-c $(file)) -r $<
 	@touch $@
 
-bench-strangers: $(STAMP) $(STRANGERS_VENV)/.set-up ## Predict and audit training programs of 20 packages on PyPI, in an environment of their own (8 GB, of which 5 are CUDA's libraries: TORCH_INDEX_URL=… for a build without), and write docs/programs.md (ONLY="names")
-	$(PY) -m bench.strangers --python $(abspath $(STRANGERS_VENV)/bin/python) $(if $(ONLY),--only $(ONLY))
+bench-strangers: $(STAMP) $(STRANGERS_VENV)/.set-up $(STRANGERS_OLDER_VENV)/.set-up ## Predict and audit training programs of 26 packages on PyPI, in two environments of their own (16 GB, of which 10 are CUDA's libraries: TORCH_INDEX_URL=… for a build without), and write docs/programs.md (ONLY="names")
+	$(PY) -m bench.strangers --python $(abspath $(STRANGERS_VENV)/bin/python) --older $(abspath $(STRANGERS_OLDER_VENV)/bin/python) $(if $(ONLY),--only $(ONLY))
 
 PEERS_VENV ?= .venv-peers
 PEERS_VISION_VENV ?= .venv-peers-vision
@@ -197,4 +199,4 @@ clean: ## Remove caches and what the examples wrote (clean-venv removes .venv to
 
 .PHONY: clean-venv bench-strangers venv-cuda bench-captcha bench-notes bench-chatlm recipe-chatlm bench-ood-loss bench-ood-minimol bench-ood recipe-ood recipe-captcha
 clean-venv: clean
-	rm -rf $(VENV) $(TIMM_VENV) $(MINIMOL_VENV) $(STRANGERS_VENV) $(PEERS_VENV) $(PEERS_VISION_VENV) .venv-versions
+	rm -rf $(VENV) $(TIMM_VENV) $(MINIMOL_VENV) $(STRANGERS_VENV) $(STRANGERS_OLDER_VENV) $(PEERS_VENV) $(PEERS_VISION_VENV) .venv-versions

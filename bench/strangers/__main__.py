@@ -1,9 +1,10 @@
 """Predicts and audits every program of `bench.strangers.table`: `python -m bench.strangers --python
-PATH`.
+PATH --older PATH`.
 
-PATH is the Python of an environment made from requirements.txt (`make bench-strangers`). Each
-program runs in a folder of its own, one at a time. What came out is kept in
-bench/results/strangers.json, and docs/programs.md is written anew.
+PATH is the Python of an environment made from requirements.txt, that of --older from
+requirements-older.txt (`make bench-strangers`): two packages ask for older ones. Each program runs
+in a folder of its own, one at a time. What came out is kept in bench/results/strangers.json, and
+docs/programs.md is written anew.
 """
 
 import datetime
@@ -73,6 +74,7 @@ def _asked(
 def main(
     *,
     python: Annotated[str, "of the environment that has the programs"],
+    older: Annotated[str, "of the environment that has those which ask for older packages"],
     only: Annotated[list[str] | None, "names of programs, or of their packages"] = None,
 ) -> None:
     names = [program.name for program in STRANGERS]
@@ -83,11 +85,15 @@ def main(
     ]
     if not chosen:
         sys.exit(f"No program is called so. There are: {', '.join(names)}.")
-    packages = versions(python, sorted({program.package for program in STRANGERS}))
+    installed = [
+        versions(its_python, sorted({p.package for p in STRANGERS if p.older == is_older}))
+        for its_python, is_older in ((older, True), (python, False))
+    ]
+    packages = {**installed[0], **installed[1], "torch of the older ones": installed[0]["torch"]}
     failed = []
     with tempfile.TemporaryDirectory(prefix="strangers-") as folder:
         for program in chosen:
-            row = row_of(program, python, Path(folder))
+            row = row_of(program, older if program.older else python, Path(folder))
             keep(STRANGERS_RESULT, [row], ("name",), names, packages=packages)
             harness.say(json.dumps(row))
             failed += [program.name] if "error" in row["predict"] or "error" in row["audit"] else []

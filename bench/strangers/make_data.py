@@ -164,9 +164,32 @@ def lightning_checkpoint(folder: Path) -> None:
     config = Config.from_name("pythia-14m")
     save_config(config, folder / "model")
     torch.save(GPT(config).state_dict(), folder / "model" / "lit_model.pth")
+    _instructions(folder / "rows.json")
+
+
+def _instructions(path: Path) -> None:
     parts = zip(sentences(300, 1), sentences(300, 2), strict=True)
     rows = [{"instruction": question, "input": "", "output": answer} for question, answer in parts]
-    (folder / "rows.json").write_text(json.dumps(rows))
+    path.write_text(json.dumps(rows))
+
+
+def instructions(folder: Path) -> None:
+    """Rows of instructions as LLaMA-Factory reads them, with a small language model."""
+    language_model(folder / "model")
+    _instructions(folder / "rows.json")
+    (folder / "dataset_info.json").write_text(json.dumps({"rows": {"file_name": "rows.json"}}))
+
+
+def molecules(folder: Path) -> None:
+    """Chains of small groups as SMILES, with a number each."""
+    draw = random.Random(0)
+    groups = ["C", "N", "O", "C(C)", "C(=O)", "c1ccccc1"]
+    lines = [
+        f"C{''.join(draw.choices(groups, k=draw.randint(2, 9)))},{draw.gauss(0, 1):.3f}"
+        for _ in range(1000)
+    ]
+    folder.mkdir(parents=True)
+    (folder / "molecules.csv").write_text("\n".join(["smiles,target", *lines]) + "\n")
 
 
 def text_files(folder: Path) -> None:
@@ -186,7 +209,9 @@ KINDS = {
     for made in (
         boxes,
         captions,
+        instructions,
         lightning_checkpoint,
+        molecules,
         nothing,
         pairs,
         pictures,

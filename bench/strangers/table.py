@@ -20,6 +20,7 @@ class Stranger:
     words: tuple[str, ...]  # {batch_size} stands where the batch size goes
     batch_size: int
     gpu: str = "a100-40gb"
+    older: bool = False  # lives in the environment of requirements-older.txt
 
     def command(self, programs: str, data: str) -> list[str]:
         """The command, its batch size still open."""
@@ -300,5 +301,107 @@ STRANGERS = (
             *("--batch-size", "{batch_size}", "--stopper", "NopStopper"),
         ),
         64,
+    ),
+    Stranger(
+        "PPO",
+        "stable-baselines3",
+        "nothing",
+        _script("sb3_ppo.py", "--batch-size", "{batch_size}"),
+        64,
+    ),
+    Stranger(
+        "SAC",
+        "stable-baselines3",
+        "nothing",
+        _script("sb3_sac.py", "--batch-size", "{batch_size}"),
+        256,
+    ),
+    Stranger(
+        "trl grpo",
+        "trl",
+        "preferences",
+        (
+            *("{bin}/trl", "grpo", "--reward_funcs", "get_soft_overlong_punishment"),
+            *("--max_completion_length", "16", *_TRL),
+        ),
+        8,
+    ),
+    Stranger(
+        "llamafactory-cli train",
+        "llamafactory",
+        "instructions",
+        (
+            *("{bin}/llamafactory-cli", "train", "--stage", "sft", "--do_train", "True"),
+            *("--finetuning_type", "lora", "--model_name_or_path", "{data}/model"),
+            *("--dataset", "rows", "--dataset_dir", "{data}", "--template", "alpaca"),
+            *("--cutoff_len", "256", "--val_size", "0.1", "--bf16", "True", *_TRAINER, *_BATCHES),
+        ),
+        8,
+        older=True,
+    ),
+    Stranger(
+        "TripletMarginLoss, MPerClassSampler",
+        "pytorch-metric-learning",
+        "nothing",
+        _script("metric_learning.py", "--batch-size", "{batch_size}"),
+        256,
+    ),
+    Stranger(
+        "SCVI",
+        "scvi-tools",
+        "nothing",
+        _script("scvi_model.py", "--batch-size", "{batch_size}"),
+        128,
+    ),
+    Stranger(
+        "NHITS",
+        "neuralforecast",
+        "nothing",
+        _script("forecast_nhits.py", "--batch-size", "{batch_size}"),
+        32,
+    ),
+    Stranger(
+        "deepspeed.initialize, ZeRO-2",
+        "deepspeed",
+        "nothing",
+        (
+            *("{bin}/deepspeed", "--num_gpus", "2", "--master_port", "29611"),
+            *("{scripts}/deepspeed_engine.py", "--batch-size", "{batch_size}"),
+        ),
+        16,
+        "a100-40gb:2",
+    ),
+    Stranger(
+        "accelerate launch, FSDP2",
+        "accelerate",
+        "texts",
+        (
+            *("{bin}/accelerate", "launch", "--num_processes", "2", "--mixed_precision", "bf16"),
+            *("--use_fsdp", "--fsdp_version", "2"),
+            *("--fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP"),
+            *("--fsdp_transformer_layer_cls_to_wrap", "LlamaDecoderLayer"),
+            *("{scripts}/accelerate_fsdp2.py", "{data}", "--batch_size", "{batch_size}"),
+        ),
+        16,
+        "a100-40gb:2",
+    ),
+    Stranger(
+        "chemprop train",
+        "chemprop",
+        "molecules",
+        (
+            *("{bin}/chemprop", "train", "--data-path", "{data}/molecules.csv"),
+            *("--task-type", "regression", "--output-dir", "out", "--accelerator", "gpu"),
+            *("--devices", "1", "--epochs", "3", "--batch-size", "{batch_size}"),
+        ),
+        64,
+    ),
+    Stranger(
+        "run_recbole",
+        "recbole",
+        "nothing",
+        _script("recbole_bpr.py", "--train_batch_size", "{batch_size}"),
+        2048,
+        older=True,
     ),
 )

@@ -444,6 +444,8 @@ class Report:
     asked: List[Asked] = field(default_factory=list)  # in audits, of the first rank
     # as the script reports it, where its data has fewer samples
     batch_asked: Optional[int] = None
+    # the package of environments that the script may play in, where no loader gave training data
+    environments: Optional[str] = None
 
 
 EVENTS: Dict[str, Type[Any]] = {

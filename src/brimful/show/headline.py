@@ -387,7 +387,7 @@ def of_audit(audit: Audit) -> Headline:
     if (
         whole is None
         or per_step is None
-        or whole == per_step
+        or per_step in (whole, whole * audit.effective.ranks)
         or any(a.changed_at for a in audit.asked)
     ):
         return Headline("note", f"{findings}: {audit.findings[0].problem}")

@@ -286,12 +286,13 @@ def loading_text(loading: Loading) -> str:
 
 
 def not_counted_text(speed: PredictedSpeed) -> str:
-    """ "communication between 3 ranks", where that takes time that is not in the speed; else ""."""
-    return (
-        f"communication between {speed.ranks} ranks"
-        if speed.ranks > 1 and speed.exchange is None
-        else ""
-    )
+    """ "communication between 3 ranks", "rollouts in its environments (gymnasium)", where that
+    takes time that is not in the speed; else ""."""
+    parts = {
+        f"communication between {speed.ranks} ranks": speed.ranks > 1 and speed.exchange is None,
+        f"rollouts in its environments ({speed.environments})": speed.environments,
+    }
+    return " and ".join(part for part, holds in parts.items() if holds)
 
 
 def no_speed_text(prediction: Prediction) -> str:

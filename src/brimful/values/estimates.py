@@ -185,6 +185,7 @@ class PredictedSpeed:
     exchange: Estimate | None = None
     # of these, the seconds in which the card computes nothing; None likewise
     exposed: Estimate | None = None
+    environments: str | None = None  # the package with which the script plays between its steps
 
     @property
     def still_rises(self) -> bool:

@@ -76,6 +76,7 @@ def speed_of(
         draws=not accumulates and trials.in_batches,
     )
     assert speed is not None
+    speed = replace(speed, environments=report.environments)
     return speed if trials.in_batches else replace(speed, batch_size=None)
 
 

@@ -16,7 +16,7 @@ from brimful_inside.probe.hooks.data_loaders import Loaders
 from brimful_inside.probe.hooks.exceptions import Failures
 from brimful_inside.probe.hooks.forward_backward import ForwardWatch, Losses, first_of
 from brimful_inside.probe.hooks.gradient_noise import EVERY, GradientNoise
-from brimful_inside.probe.hooks.optimizer_steps import CapturedSteps, Steps
+from brimful_inside.probe.hooks.optimizer_steps import CapturedSteps, Stepped, Steps
 from brimful_inside.probe.memory.leaks import Leaks
 from brimful_inside.probe.memory.phases import Phases
 from brimful_inside.probe.passes import EVAL, KEPT_STEPS, TRAIN, Pass
@@ -50,7 +50,9 @@ class Probe:
         self.counter = RunCounter(device.held) if long else None
         self._kept_steps = NO_LIMIT if config.cut else KEPT_STEPS
         self.loaders = Loaders(config.audits, imaginary, config.time_loader, self._kept_steps)
-        self.steps = Steps(self.step_begins, self.step_made, self._decide_end)
+        self.steps = Steps(
+            self.step_begins, self.step_made, self._decide_end, self._other_step_made
+        )
         self.captured = CapturedSteps(
             self.steps, self.step_captured, self.loaders.consumption.worked_on
         )
@@ -70,7 +72,7 @@ class Probe:
         self.first_step_unix_s: Optional[float] = None
         # (backward passes, samples) by step, without a DataLoader
         self.inputs: List[Tuple[int, Optional[int]]] = []
-        self._backwards = 0  # since the last step
+        self._backwards = 0  # since the last step of any optimizer
         self.backwards_in_all = 0
         self._samples = 0  # of all steps, of this rank
         self._first_dimension: Optional[int] = None  # of the model's input, in this step
@@ -230,6 +232,12 @@ class Probe:
         if held is not None:
             self.ending.holds(number, held.reserved_bytes)
         self._decide_end()
+
+    def _other_step_made(self, record: Stepped) -> None:
+        """The backward passes so far were of another network's step (an actor's, a critic's)."""
+        self._backwards = 0
+        if record.steps == 1:
+            self.audited.steps(record.groups)
 
     def _look_at_noise(self, number: int, samples: Optional[int]) -> None:
         any_trained = self.loaders.any_trained

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from typing import Any, List, Optional
@@ -19,6 +20,7 @@ from brimful_inside.probe.requests.definitions import definitions
 from brimful_inside.wire import NO_LIMIT, Place, Progress, Report, RunCounters
 
 PROGRESS_S = 0.5
+ENVIRONMENTS = ("gymnasium", "gym")  # packages of reinforcement learning
 REPORT_S = 1.0
 # Of a whole run: what is lost at most where it is killed (assumed to be little of a night).
 RUN_REPORT_S = 30.0
@@ -162,6 +164,9 @@ def report_of(probe: Any, ended: str, waits: bool = True) -> Report:
         if over and rank == 0 and probe.config.audits
         else [],
         batch_asked=probe.context.batch_asked,
+        environments=None
+        if probe.loaders.any_trained
+        else next((name for name in ENVIRONMENTS if name in sys.modules), None),
         left_out=[*probe.device.left_out(), *probe.loaders.left_out()],
         **{"split_over": probe.audited.split_over, **probe.device.read()},
     )

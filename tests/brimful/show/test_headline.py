@@ -129,10 +129,14 @@ def test_where_one_core_keeps_up_the_share_of_the_time_says_what_loading_costs()
     )
 
 
-def test_a_speed_without_the_ranks_communication_is_said_to_be_one_in_the_headline() -> None:
+def test_a_speed_without_what_takes_time_besides_is_said_to_be_one_in_the_headline() -> None:
     speed = prediction().speed
     said = of_prediction(prediction(speed=replace(speed, ranks=4))).sentence
     assert said.endswith(" Its predicted speed is without communication between 4 ranks.")
+    playing = replace(speed, environments="gymnasium")
+    assert of_prediction(prediction(speed=playing)).sentence.endswith(
+        " Its predicted speed is without rollouts in its environments (gymnasium)."
+    )
     counted = replace(speed, ranks=4, exchange=Estimate(0.001, Source.PREDICTED, note="NVLink"))
     assert of_prediction(prediction(speed=counted)) == of_prediction(prediction())
 
@@ -298,6 +302,8 @@ def test_an_audits_headline_names_what_was_found_where_the_samples_are_those_req
         of_audit(more).sentence
         == "1 finding: the command trains on 2 samples in each step, and 4 were requested."
     )
+    of_each_rank = replace(audit.effective, ranks=2, samples_per_step=4)
+    assert of_audit(replace(same, effective=of_each_rank)).sentence == of_audit(same).sentence
 
 
 def test_a_leak_stands_before_the_peak_that_it_outgrows() -> None:

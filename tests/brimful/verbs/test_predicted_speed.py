@@ -66,6 +66,11 @@ def test_batches_of_different_numbers_of_samples_count_with_their_mean():
     assert any("a mean batch's samples" in note for note in speed.notes)
 
 
+def test_the_environments_that_a_script_plays_in_are_named_beside_its_speed():
+    plays = reporting(world=Clocked(dataset=300), environments="gymnasium")
+    assert work(plays, predict, gpu="l4").prediction.speed.environments == "gymnasium"
+
+
 def test_the_largest_and_the_size_asked_for_can_still_be_had():
     largest = work(Clocked(dataset=300), tune, gpu="a100-40gb", objective="largest")
     assert chosen(largest) == 300

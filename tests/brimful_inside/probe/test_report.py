@@ -248,6 +248,38 @@ for x, _ in loader:
     assert any("2 optimizers stepped" in note for note in report["notes"])
 
 
+@pytest.mark.parametrize(("loads", "environments"), [(False, "gymnasium"), (True, None)])
+def test_a_script_without_a_loader_that_has_environments_may_play_in_them(
+    run_trial, loads, environments
+):
+    trial = run_trial(
+        HEAD
+        + """
+import types
+sys.modules["gymnasium"] = types.ModuleType("gymnasium")
+for x, y in loader if sys.argv[1:] else [data[:32]] * 6:
+    step(x, y)
+""",
+        argv=["loads"] if loads else [],
+    )
+    assert trial.report["environments"] == environments
+
+
+def test_a_backward_pass_before_another_optimizers_step_is_no_part_of_this_ones(run_trial):
+    trial = run_trial(
+        HEAD
+        + """
+rate, critic, actor = nn.Linear(8, 1), nn.Linear(8, 1), nn.Linear(8, 8)
+optimizers = [(net, torch.optim.Adam(net.parameters())) for net in (rate, critic, actor)]
+for _ in range(6):
+    for net, optimizer in optimizers:
+        optimizer.zero_grad(); net(data.tensors[0][:32]).mean().backward(); optimizer.step()
+"""
+    )
+    assert trial.report["micro_batches_per_step"] == [1] * 6
+    assert set(trial.report["samples_per_step"][1:]) == {32}
+
+
 def test_steps_that_a_scaler_skips_are_reported(run_trial):
     trial = run_trial(
         HEAD

@@ -106,7 +106,7 @@ def undrawn_samples(observed: Observed) -> Texts:
         f"({format_share(draws.distinct / length)}).",
         f"{observed.loader.sampler} draws some several times; the other samples are not trained on "
         "in that epoch.",
-        "If weights are not what you want, use shuffle=True: then each sample comes once an epoch.",
+        "If such draws are not meant, use shuffle=True: then each sample comes once an epoch.",
     )
 
 

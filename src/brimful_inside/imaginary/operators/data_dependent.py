@@ -301,7 +301,12 @@ def _rebuild(shape: Any, stride: Any, dtype: torch.dtype, needs_grad: bool) -> T
 
 def patch_values(gpu: ImaginaryGpu) -> None:
     """Printing, copying and pickling of tensors that have no data, and checks of values."""
-    gpu.patches.set(torch.distributions.Distribution, "_validate_args", False)
+    init = torch.distributions.Distribution.__init__
+
+    @gpu.patches.function(torch.distributions.Distribution)
+    def __init__(self: Any, *shapes: Any, validate_args: Any = None, **named: Any) -> None:
+        init(self, *shapes[:2], **named, validate_args=False)  # Pyro changes the default
+
     _patch_printing(gpu)
 
     def __reduce_ex__(self: Tensor, protocol: Any) -> Any:

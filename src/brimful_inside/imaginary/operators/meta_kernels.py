@@ -68,7 +68,12 @@ def _binary(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -
     """Arithmetic of floating point numbers where nothing is laid out in an unusual way; PyTorch
     decides on all else, once."""
     first, second = args[:2]
-    if not first.is_floating_point() or not is_meta(first) or not keeps_order(first):
+    if (
+        not isinstance(first, Tensor)  # torch.add(2.0, tensor)
+        or not first.is_floating_point()
+        or not is_meta(first)
+        or not keeps_order(first)
+    ):
         return gpu.remembered.run(gpu, func, args, kwargs, None)
     if type(second) in (int, float):
         return empty(first.shape, first.dtype)

@@ -28,7 +28,7 @@ import torch
 from brimful_inside.imaginary.state.clock import Clock
 from brimful_inside.imaginary.state.errors import cuda_error
 from brimful_inside.imaginary.state.garbage import Garbage
-from brimful_inside.imaginary.state.known_values import Bounds, Known, Lengths
+from brimful_inside.imaginary.state.known_values import FEW, Bounds, Known, Lengths
 from brimful_inside.imaginary.state.ledger import LateTrace, Ledger
 from brimful_inside.imaginary.state.lock import one_at_a_time
 from brimful_inside.imaginary.state.patches import Patches, replaced
@@ -442,13 +442,16 @@ class ImaginaryGpu:
 
     def read(self, tensor: Tensor, dtype: Optional[torch.dtype] = None) -> Tensor:
         """What the host gets when it reads `tensor`: a new tensor of the numbers that are known,
-        else of zeros. A single number that is no whole one (a loss, a norm) is 1, since scripts
-        divide by it and take its logarithm. A mask selects everything, as it does on the card
-        (`aten.nonzero`); what says whether something is the end or equal (`aten.eq`) is false."""
+        else of zeros. A few numbers that are no whole ones (a loss, a norm, a sum and its count)
+        are 1, since scripts divide by them and take their logarithm. A mask selects everything, as
+        it does on the card (`aten.nonzero`); what says whether something is the end or equal
+        (`aten.eq`) is false."""
         known = self.known.values(tensor)
         if known is not None:
             return known.to(dtype or tensor.dtype, copy=True)
-        is_one = tensor.is_floating_point() and tensor.numel() == 1
+        is_one = tensor.is_floating_point() and (
+            tensor.numel() == 1 or (tensor.dim() == 1 and tensor.numel() <= FEW)
+        )
         if tensor.dtype == torch.bool and tensor.dim():
             entry = entry_of(self.storages, tensor)
             is_one = entry is not None and entry.op.startswith(_SELECTS)

@@ -10,7 +10,7 @@ import io
 import os
 import re
 import sys
-from typing import Any, Dict, Iterator, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterator, NamedTuple, Optional, Set, Tuple
 
 from brimful_inside.probe.batch_size import user_code
 from brimful_inside.probe.context import current_context, guarded
@@ -26,6 +26,7 @@ _PAIR = re.compile(rb"""(?<![\w.-])["']?(\w+)["']?\s*[:=]\s*["']?([-+.\d][\w.+-]
 
 # those that were opened -> whether the user's own code opened them
 opened: Dict[str, bool] = {}
+_written: Set[str] = set()  # by the process itself: what such a file holds is no request
 
 
 class Written(NamedTuple):
@@ -45,20 +46,24 @@ def watch() -> None:
     that the user's own code does."""
 
     @guarded  # an error would be one of the script's own call
-    def opens(name: Any) -> None:
+    def opens(name: Any, writes: bool) -> None:
         if not isinstance(name, str):
             return
         is_python = name.endswith(_PYTHON)
         if not (is_python or name.endswith(_SUFFIXES)) or len(opened) >= MOST_FILES:
             return
         path, by_user = os.path.abspath(name), _user_opens(sys._getframe(1))
+        if writes:
+            _written.add(path)
+        if path in _written:
+            return
         is_small = os.path.isfile(path) and os.path.getsize(path) <= LARGEST
         if is_small and (by_user or not is_python):
             opened.setdefault(path, by_user)
 
     def hears(event: str, args: Tuple[Any, ...]) -> None:
         if event == "open":  # each look at a frame is an event as well
-            opens(args[0])
+            opens(args[0], bool(args[2] & (os.O_WRONLY | os.O_RDWR)))
 
     sys.addaudithook(hears)
 

@@ -13,6 +13,7 @@ import torch
 
 from brimful_inside.probe.batch_size.user_code import is_users
 from brimful_inside.probe.context import call_probe, current_probe, guarded, patch
+from brimful_inside.probe.import_hooks import import_hooks
 from brimful_inside.probe.memory.device_memory import is_started
 from brimful_inside.probe.memory.phases import TRAIN, Phases
 from brimful_inside.wire import Precision
@@ -44,8 +45,14 @@ class Audited:
         if context._enabled and context.device != "cpu":
             self._autocast = _name(context.fast_dtype)
 
+    @guarded
+    def shards_in(self, policy: Any) -> None:
+        """FSDP gathers weights in another dtype than its shards have, and computes in that."""
+        if policy.param_dtype is not None:
+            self._autocast = _name(policy.param_dtype)
+
     def steps(self, groups: Any) -> None:
-        """The optimizer's groups, at the first step. What is no Parameter is a copy in float32 of
+        """An optimizer's groups, at its first step. What is no Parameter is a copy in float32 of
         one that computes in a half type (DeepSpeed's)."""
         for parameter in (p for group in groups for p in group["params"]):
             if not isinstance(parameter, torch.nn.Parameter) or not parameter.is_floating_point():
@@ -78,6 +85,7 @@ def patch_for_audits() -> None:
         patch(torch.Tensor, name, _read)
     patch(torch.amp.autocast_mode.autocast, "__enter__", _autocast)
     patch(torch.nn.DataParallel, "scatter", _scatter)
+    import_hooks.when_imported("torch.distributed.fsdp", _patch_sharding)
 
 
 def _read(original: Any, tensor: Any, *args: Any) -> Any:
@@ -88,6 +96,16 @@ def _read(original: Any, tensor: Any, *args: Any) -> Any:
 def _autocast(original: Any, context: Any) -> Any:
     call_probe("audited.autocasts", context)
     return original(context)
+
+
+def _patch_sharding(module: Any) -> None:
+    for name in ("MixedPrecision", "MixedPrecisionPolicy"):
+        patch(getattr(module, name), "__init__", _mixed)
+
+
+def _mixed(original: Any, policy: Any, *args: Any, **kwargs: Any) -> None:
+    original(policy, *args, **kwargs)
+    call_probe("audited.shards_in", policy)
 
 
 def _scatter(original: Any, module: Any, inputs: Any, kwargs: Any, device_ids: Any) -> Any:

@@ -122,17 +122,20 @@ def _hold(groups: Iterable[List[Any]], module: Any) -> bool:
 
 class Steps:
     """Counts steps. `on_begin()` runs before an outermost step, `on_step(number)` after each one of
-    the pace-setter, which is the optimizer that stepped first."""
+    the pace-setter, which is the optimizer that stepped first, `on_other_step(record)` after
+    those of other optimizers."""
 
     def __init__(
         self,
         on_begin: Callable[[], None],
         on_step: Callable[[int], None],
         on_skip: Callable[[], None],
+        on_other_step: Callable[[Stepped], None],
     ):
         self._on_begin = on_begin
         self._on_step = on_step
         self._on_skip = on_skip
+        self._on_other_step = on_other_step
         self.records: List[Stepped] = []
         self._alive: Dict[
             int, Stepped
@@ -209,6 +212,8 @@ class Steps:
         self.pace = self.pace or record
         if record is self.pace:
             self._on_step(record.steps)
+        else:
+            self._on_other_step(record)
 
     def are_by_hand(self, backward_passes: int, device: Any) -> bool:
         """After a backward pass: whether the script changes its weights without an optimizer of

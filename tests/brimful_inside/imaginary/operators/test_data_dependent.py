@@ -144,6 +144,18 @@ def test_checks_for_wrong_numbers_pass(gpu):
     assert torch.equal(card, card.clone()) and torch.allclose(card, card.clone())
     assert not torch.equal(card, card[:2])
     torch.distributions.Normal(torch.zeros(2, device="cuda"), torch.ones(2, device="cuda"))
+    before = torch.distributions.Distribution._validate_args
+    try:
+        torch.distributions.Distribution.set_default_validate_args(True)  # as Pyro does
+        torch.distributions.Normal(card, card.exp(), validate_args=True).log_prob(card)
+    finally:
+        torch.distributions.Distribution._validate_args = before
+
+
+def test_a_script_can_divide_by_a_count_that_it_reads_beside_a_sum(gpu):
+    values = torch.randn(3, device="cuda")
+    total, count = torch.stack([values.sum(), (values > 0).float().sum()]).tolist()
+    assert total / count == 1
 
 
 def test_a_copy_in_depth_shares_what_the_original_shares(gpu):

@@ -196,6 +196,11 @@ def test_arithmetic_of_whole_numbers_is_remembered_with_its_types(gpu):
         x + torch.zeros(7, device="cuda", dtype=torch.long)
 
 
+def test_a_number_can_come_before_the_tensor(gpu):
+    card = torch.ones(3, device="cuda")
+    assert shown(torch.add(2.0, card)) == shown(torch.mul(2, card)) == shown(card)
+
+
 def test_the_table_has_an_end(gpu, monkeypatch):
     monkeypatch.setattr("brimful_inside.imaginary.operators.meta_kernels.MOST", 8)
     for size in range(1, 40):

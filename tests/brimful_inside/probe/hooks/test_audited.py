@@ -15,9 +15,14 @@ if "tf32" in how:
     torch.set_float32_matmul_precision("high")
 model = nn.Sequential(nn.Conv1d(1, 1, 3, padding=1), nn.Flatten(), nn.Linear(8, 1)).to(device)
 weights = list(model.parameters())
+if "sharded" in how:
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+    MixedPrecisionPolicy()
+    MixedPrecisionPolicy(param_dtype=torch.bfloat16)
 if "masters" in how:
     weights = [weight.detach().clone().requires_grad_() for weight in weights]
 optimizer = torch.optim.SGD(weights, lr=0.1)
+others = [torch.optim.SGD(model.parameters(), lr=0.1)] if "two" in how else []
 module = nn.DataParallel(model) if "split" in how else model
 context = torch.autocast("cuda", torch.bfloat16) if "autocast" in how else contextlib.nullcontext()
 data = TensorDataset(torch.randn(64, 1, 8))
@@ -26,6 +31,8 @@ for (x,) in DataLoader(data, batch_size=8):
         loss = module(x.to(device)).mean()
     loss.backward()
     optimizer.step()
+    for other in others:
+        other.step()
     optimizer.zero_grad()
     if "reads" in how:
         print(loss.item(), float(loss))
@@ -52,7 +59,10 @@ def test_lines_that_read_from_the_card_are_counted_in_training_alone(run_trial):
     assert all(len(set(one["draws"]["checksums"])) == 4 for one in read["loaders"])
 
 
-@pytest.mark.parametrize(("how", "autocast"), [((), None), (("autocast",), "bfloat16")])
+@pytest.mark.parametrize(
+    ("how", "autocast"),
+    [((), None), (("autocast",), "bfloat16"), (("sharded",), "bfloat16")],
+)
 def test_the_format_of_a_training_is_seen(run_trial, how, autocast):
     seen = audited(run_trial, *how)
     assert seen["precision"] == {
@@ -67,6 +77,10 @@ def test_the_format_of_a_training_is_seen(run_trial, how, autocast):
 
 def test_copies_that_an_optimizer_steps_say_nothing_of_the_format(run_trial):
     assert audited(run_trial, "masters")["precision"] is None
+
+
+def test_weights_of_every_optimizer_say_it(run_trial):
+    assert audited(run_trial, "masters", "two")["precision"]["weights"] == ["float32"]
 
 
 def test_cards_that_share_a_batch_are_counted(run_trial):

@@ -21,7 +21,7 @@ from brimful_inside.probe.hooks.optimizer_steps import CapturedSteps, Steps, pat
 @pytest.fixture
 def steps():
     made = []
-    steps = Steps(lambda: None, made.append, lambda: None)
+    steps = Steps(lambda: None, made.append, lambda: None, lambda record: None)
     steps.marks = made
     hooks = [
         register_optimizer_step_pre_hook(lambda o, a, k: steps.before(o, a, k, sys._getframe(1))),

@@ -1,0 +1,20 @@
+"""Files of settings that a script reads."""
+
+import subprocess
+import sys
+
+
+def test_a_file_that_the_script_itself_wrote_asks_for_nothing(tmp_path):
+    (tmp_path / "given.yaml").write_text("batch_size: 8\n")
+    script = """
+from brimful_inside.probe.batch_size import config_files
+config_files.watch()
+with open("hparams.yaml", "w") as file:
+    file.write("batch_size: 64\\n")
+for path in ("hparams.yaml", "given.yaml"):
+    open(path).close()
+print([written.number for written in config_files.numbers()])
+"""
+    run = [sys.executable, "-c", script]
+    said = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert said.stdout == "['8']\n"
