@@ -128,9 +128,10 @@ def call_probe(method: str, *args: Any) -> None:
 
 def environment_number(variable: str, default: int = 0) -> int:
     """The integer in an environment variable, or `default` where there is none."""
+    value = os.environ.get(variable)
     try:
-        return int(os.environ[variable])
-    except (KeyError, ValueError):
+        return int(value) if value else default
+    except ValueError:
         return default
 
 

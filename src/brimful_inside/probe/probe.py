@@ -274,15 +274,15 @@ class Probe:
         self._first_dimension, self._backwards = None, 0
 
     def _decide_end(self) -> None:
-        before = self.ending.measured
+        before, others = self.ending.measured, exit.others()
         self.ending.stepped(
             self.steps.count,
             self.steps.attempts,
             self.loaders.any_trained,
             self.backwards_in_all,
-            self._samples * (exit.others() + 1),
+            self._samples * (others + 1),
         )
-        follows = self.config.cut and self.config.stop_after_s is None and exit.others() > 0
+        follows = self.config.cut and self.config.stop_after_s is None and others > 0
         if self.ending.measured and not before and follows:
             exit.follow_others(self)
         self.leave_if_over()
