@@ -46,14 +46,14 @@ def watch() -> None:
     that the user's own code does."""
 
     @guarded  # an error would be one of the script's own call
-    def opens(name: Any, writes: bool) -> None:
+    def opens(name: Any, _: Any, flags: int) -> None:
         if not isinstance(name, str):
             return
         is_python = name.endswith(_PYTHON)
         if not (is_python or name.endswith(_SUFFIXES)) or len(opened) >= MOST_FILES:
             return
         path, by_user = os.path.abspath(name), _user_opens(sys._getframe(1))
-        if writes:
+        if flags & (os.O_WRONLY | os.O_RDWR):
             _written.add(path)
         if path in _written:
             return
@@ -63,7 +63,7 @@ def watch() -> None:
 
     def hears(event: str, args: Tuple[Any, ...]) -> None:
         if event == "open":  # each look at a frame is an event as well
-            opens(args[0], bool(args[2] & (os.O_WRONLY | os.O_RDWR)))
+            opens(*args)
 
     sys.addaudithook(hears)
 

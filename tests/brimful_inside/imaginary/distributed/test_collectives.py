@@ -142,11 +142,11 @@ def test_sizes_that_are_gathered_are_this_ranks_own(alone):
     assert together.view(RANKS, 2).max(0).values.tolist() == [5, 64]
 
 
-def test_gathered_values_that_are_not_known_read_as_zero(alone):
+def test_gathered_values_that_are_not_known_are_not_those_that_stood_there(alone):
     loss = torch.randn(2, device="cuda")
     losses = [torch.full_like(loss, 3.0) for _ in range(RANKS)]
     dist.all_gather(losses, loss)
-    assert losses[0].tolist() == [0.0, 0.0]
+    assert losses[0].tolist() == torch.randn(2, device="cuda").tolist() != [3.0, 3.0]
 
 
 def test_the_store_of_a_rank_started_alone_sets_compares_and_deletes(alone):

@@ -4,11 +4,10 @@ FILES = """
 import json, os, pathlib, torch
 from torch.utils.data import DataLoader, TensorDataset
 
-pathlib.Path("run.json").write_text('{"learning_rate": 1e-4,\\n"batch_size": 64}')
+pathlib.Path("written.json").write_text('{"batch_size": 32}'); json.load(open("written.json"))
 with open("run.json") as file:
     settings = json.load(file)
-model = torch.nn.Linear(8, 1); os.mkdir("site-packages"); default = "site-packages/d.json"
-pathlib.Path(default).write_text('{"batch_size": 48}'); json.load(open(default))
+model = torch.nn.Linear(8, 1); json.load(open("site-packages/d.json"))
 optimizer = torch.optim.SGD(model.parameters(), lr=5e-4)
 workers = int(os.environ["LOADER_WORKERS"])
 free = torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else 4 << 30
@@ -21,25 +20,29 @@ for (x,) in DataLoader(data, batch_size=size, num_workers=workers):
 
 
 def test_the_keys_of_a_file_that_the_script_opens_its_environment_and_its_changes_are_reported(
-    run_trial,
+    run_trial, tmp_path
 ):
-    trial = run_trial(
-        FILES, device="imaginary", audits=True, keep_out=True, env={"LOADER_WORKERS": "0"}
-    )
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "run.json").write_text('{"learning_rate": 1e-4,\n"batch_size": 64}')
+    (tmp_path / "site-packages" / "d.json").write_text('{"batch_size": 48}')
+    env = {"LOADER_WORKERS": "0"}
+    trial = run_trial(FILES, device="imaginary", audits=True, keep_out=True, env=env, cwd=tmp_path)
     asked = {(one["name"], one["use"]): one for one in trial.report["asked"]}
     rate = asked["learning_rate", "unread"]
     assert (rate["setting"], rate["requested"], rate["place"]) == ("lr", 1e-4, "run.json:1")
     assert asked["batch_size", "read"]["place"] == "run.json:2"
-    assert asked["lr", "passed"]["place"] == "script.py:10"
+    assert asked["lr", "passed"]["place"] == "script.py:9"
     place = "environment variable LOADER_WORKERS"
     assert asked["workers", "read"]["place"] == place
     change = asked["batch_size", "replaced"]
     assert (change["requested"], change["effective"], change["changed_at"]) == (
         64,
         2,
-        "script.py:13",
+        "script.py:12",
     )
-    assert 48 not in {one["requested"] for one in trial.report["asked"]}, "a library's default"
+    requested = {row["requested"] for row in trial.report["asked"]}
+    assert 48 not in requested, "a library's default"
+    assert 32 not in requested, "in a file that the script itself writes"
     assert trial.report["loaders"][0]["batch_size"] == 2
     assert trial.report["optimizers"][0]["made_with"] == 5e-4
 
