@@ -38,7 +38,7 @@ from brimful.verbs.monitor import Monitor
 from tests.brimful.end_to_end.helper import environment
 
 SCRIPT = """
-import argparse, os, time
+import argparse, os, signal, time
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
@@ -47,6 +47,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--batch-size", type=int, default=8)
 parser.add_argument("--epochs", type=int, default=3)
 args = parser.parse_args()
+signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which comes when brimful is killed
 
 class Slow(Dataset):
     def __len__(self):
