@@ -73,7 +73,7 @@ class _Marker(ast.NodeTransformer):
     def visit_FunctionDef(self, node: Any) -> Any:
         if node.name in ("forward", "__call__"):
             return node  # a compiler may trace these
-        returns = [part for part in ast.walk(node) if isinstance(part, ast.Return) and part.value]
+        returns = list(_returns(node))
         asking = next((part.value for part in returns if part.value and asks(part.value)), None)
         if asking is not None:
             self._other.update(dict.fromkeys(returns, asking))
@@ -148,6 +148,15 @@ class _Marker(ast.NodeTransformer):
             (Asked(setting_of(name) or "", name, 0, "", "replaced", 0, at, text), operand)
         )
         return ast.Constant(len(_spots) - 1)
+
+
+def _returns(node: ast.AST) -> Iterator[ast.Return]:
+    """Those of a function, without those of functions within it."""
+    for part in ast.iter_child_nodes(node):
+        if isinstance(part, ast.Return):
+            yield part
+        elif not isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield from _returns(part)
 
 
 def _branches(node: ast.If) -> Iterator[List[Any]]:

@@ -285,6 +285,10 @@ SOUND = {
     "a return that nothing else asks beside": (
         "def size():\n    return 2\nDataLoader(None, size())"
     ),
+    "a return of a function within": (
+        "def size():\n    def rank():\n        return 2\n    rank()\n    return config.batch_size\n"
+        "DataLoader(None, 1 + 1)\nsize()"
+    ),
     "a mode": "train = True\nDataLoader(None, config.batch_size if train else 2)",
     "two settings": "DataLoader(None, min(config.batch_size, config.micro_batch))",
     "a counter of batches": "batch = 64\nbatch = 2\nDataLoader(None, config.micro_batch)",
