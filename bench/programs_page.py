@@ -2,6 +2,7 @@
 
 import json
 import statistics
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -184,7 +185,7 @@ def strangers_section(result: dict[str, Any]) -> str:
         "date",
     ]
     table = _table(head, [_cells_of_stranger(row) for row in result["rows"]])
-    return "\n".join([_STRANGERS, packages, "", *table, ""])
+    return "\n".join([_STRANGERS, *textwrap.wrap(packages, 100), "", *table, ""])
 
 
 def _cells_of_stranger(row: dict[str, Any]) -> list[str]:
