@@ -136,7 +136,7 @@ def _install(context: ProcessContext, torch: Any) -> None:
     from brimful_inside.probe.hooks.gradient_noise import patch_gradient_noise
     from brimful_inside.probe.hooks.optimizer_steps import patch_graphs, patch_optimizers
     from brimful_inside.probe.memory.device_memory import meter_for
-    from brimful_inside.probe.process.exit import patch_spawn
+    from brimful_inside.probe.process.exit import patch_groups, patch_spawn
     from brimful_inside.probe.worst_case.worst_batches import patch_samplers
 
     context.emit(TorchImported(str(torch.__version__)))
@@ -159,6 +159,7 @@ def _install(context: ProcessContext, torch: Any) -> None:
         patch_gradient_noise()
     watch_exceptions()
     patch_spawn(context.config.cut)
+    patch_groups()
     if context.config.audits:
         from brimful_inside.probe.hooks.audited import patch_for_audits
 

@@ -186,7 +186,7 @@ class Probe:
     def begin_times(self) -> None:
         self.times.begin()
         if self.counter is not None:
-            self.counter.begin()
+            self.counter.begin(self.loaders.waited_s)
 
     def step_begins(self) -> None:
         if self.first_step_unix_s is None:

@@ -195,9 +195,10 @@ class RunCounter:
         self._steps = 0
         self._train_s = self._loading_s = 0.0
 
-    def begin(self) -> None:
-        """Training starts, or resumes after an evaluation."""
-        self._began = self._clock()
+    def begin(self, waited_s: float = 0.0) -> None:
+        """Training starts, or resumes after an evaluation, with a batch that it waited `waited_s`
+        for."""
+        self._began = self._clock() - waited_s
 
     def step(self, samples: Optional[int], loading_s: float) -> None:
         """A step is complete, of `samples` samples (None: not known), which waited `loading_s` for

@@ -45,9 +45,6 @@ def main(rank, ranks, port):
         optimizer.zero_grad(); model(features).mean().backward(); optimizer.step()
     if rank == 0:
         print("batches", len(loader), "of", batch_size)
-    # A model that is freed right after its last backward pass can hang in PyTorch 2.13: gloo's
-    # thread waits for the GIL to free that pass's context, and the GIL's holder for the thread.
-    dist.barrier()
     dist.destroy_process_group()
 
 if __name__ == "__main__":

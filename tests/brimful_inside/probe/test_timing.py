@@ -59,6 +59,14 @@ def test_evaluations_are_in_no_time_of_training_and_in_no_count():
     assert counter.read(None).samples is None
 
 
+def test_the_time_that_training_waited_for_its_first_batch_is_of_its_time():
+    counter = run_counter(times=[3, 4])
+    counter.begin(2.0)
+    counter.step(8, 2.0)
+    seen = counter.read(None)
+    assert (seen.train_s, seen.loading_s) == (3, 2.0)
+
+
 def test_a_first_step_whose_samples_are_not_known_is_in_no_count_and_in_no_time():
     counter = run_counter(times=[0, 9, 10, 11])
     counter.begin()

@@ -135,7 +135,7 @@ class Loaders:
         self.consumption = Consumption(kept_steps)
         self.latest: Optional[Pass] = None  # the pass that gave the latest batch
         self.recent: List[Pass] = []  # those that gave a batch since the last backward pass or step
-        self._waited_s = 0.0  # for training data, since the last step
+        self.waited_s = 0.0  # for training data, since the last step
 
     @property
     def any_trained(self) -> bool:
@@ -258,7 +258,7 @@ class Loaders:
             else loader.samples_seen + samples
         )
         if (pass_.role or loader.role) != EVAL:
-            self._waited_s += waited_s
+            self.waited_s += waited_s
         if len(loader.first) < KEPT_BATCHES and not isinstance(iterator, SameBatch):
             loader.first.append(
                 BatchSeen(
@@ -296,7 +296,7 @@ class Loaders:
         return mistaken
 
     def take_waited_s(self) -> float:
-        waited, self._waited_s = self._waited_s, 0.0
+        waited, self.waited_s = self.waited_s, 0.0
         return waited
 
     def left_out(self) -> List[LeftOut]:

@@ -21,6 +21,7 @@ from brimful_inside.wire import ALONE_VARIABLE
 OTHERS_S = 5.0
 REACHED_S = 2.0
 WATCH_S = 0.1
+GLOO_S = 0.05
 IDLE_S = 2.0  # less than what a rank that leaves waits for the others
 
 
@@ -163,6 +164,19 @@ def watch_end_of_child(at_exit: Callable[[], None]) -> None:
         at_exit()
 
     util.Finalize(None, end, exitpriority=-1000)
+
+
+def _destroy_group(original: Any, *args: Any, **kwargs: Any) -> Any:
+    original(*args, **kwargs)
+    # In PyTorch 2.13 a model of DDP that is freed next can hang for ever: who frees it holds the
+    # GIL and joins gloo's threads, and these may wait for the GIL, to free what a collective of the
+    # last backward pass kept. While this thread sleeps, they get it.
+    time.sleep(GLOO_S)
+
+
+def patch_groups() -> None:
+    """The end of the process group, in torch.distributed, where scripts and frameworks call it."""
+    patch(sys.modules.get("torch.distributed"), "destroy_process_group", _destroy_group)
 
 
 def _start_processes(
