@@ -274,6 +274,8 @@ class Probe:
         self._first_dimension, self._backwards = None, 0
 
     def _decide_end(self) -> None:
+        if not self.config.cut:
+            return
         before, others = self.ending.measured, exit.others()
         self.ending.stepped(
             self.steps.count,
@@ -282,7 +284,7 @@ class Probe:
             self.backwards_in_all,
             self._samples * (others + 1),
         )
-        follows = self.config.cut and self.config.stop_after_s is None and others > 0
+        follows = self.config.stop_after_s is None and others > 0
         if self.ending.measured and not before and follows:
             exit.follow_others(self)
         self.leave_if_over()

@@ -102,7 +102,9 @@ def patch_backward() -> None:
 
     def backward(original: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
         call_probe("backward_begins", tensors)
-        return original(tensors, *args, **kwargs)
+        result = original(tensors, *args, **kwargs)
+        call_probe("noise.went_backward")
+        return result
 
     patch(torch.autograd, "backward", backward)
 

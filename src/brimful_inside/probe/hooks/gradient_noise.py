@@ -12,7 +12,7 @@ from typing import Any, List, NamedTuple, Optional
 import torch
 
 from brimful_inside.noise_scale import NoiseScale, PassNorms, squared_norm
-from brimful_inside.probe.context import call_probe, guarded, patch
+from brimful_inside.probe.context import guarded, patch
 from brimful_inside.probe.hooks.forward_backward import is_compiled
 from brimful_inside.probe.process import exit
 
@@ -91,15 +91,9 @@ class GradientNoise:
 
 
 def patch_gradient_noise() -> None:
-    def backward(original: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(tensors, *args, **kwargs)
-        call_probe("noise.went_backward")
-        return result
-
     def made(original: Any, *args: Any, **kwargs: Any) -> Any:
         global _is_ddp
         _is_ddp = True
         return original(*args, **kwargs)
 
-    patch(torch.autograd, "backward", backward)
     patch(torch.nn.parallel.DistributedDataParallel, "__init__", made)
