@@ -4,6 +4,7 @@ device.
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import zlib
 from collections.abc import Mapping
@@ -43,6 +44,13 @@ def fields_of(holder: Any) -> Mapping[Any, Any]:
 def tensors_of(batch: Any) -> List[Any]:
     """The first tensors and arrays of a batch."""
     return list(islice((part for part in parts_of(batch) if hasattr(part, "shape")), MAX_PARTS))
+
+
+def copy_of(batch: Any) -> Any:
+    """A deep copy with each tensor's own elements alone: `deepcopy` takes those of its storage, the
+    whole data set where samples are rows of one tensor."""
+    own = (part for part in parts_of(batch) if isinstance(part, torch.Tensor))
+    return copy.deepcopy(batch, {id(part): part.detach().clone() for part in own})
 
 
 def shapes_of(batch: Any) -> List[List[int]]:

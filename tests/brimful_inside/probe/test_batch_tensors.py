@@ -72,3 +72,13 @@ def test_a_checksum_calls_nothing_of_a_tensors_own_class():
     assert batch_tensors.checksum_of([values.as_subclass(Own)]) == batch_tensors.checksum_of(
         [values]
     )
+
+
+def test_a_copy_of_a_row_holds_that_row_alone_and_is_nobody_elses():
+    rows = torch.arange(12.0).reshape(3, 4)
+    sample = {"row": rows[1], "names": ["a"]}
+    copied = batch_tensors.copy_of(sample)
+    assert copied["row"].tolist() == [4, 5, 6, 7] and copied["names"] == ["a"]
+    assert copied["row"].untyped_storage().nbytes() == 16
+    copied["row"].zero_(), copied["names"].clear()
+    assert rows[1].tolist() == [4, 5, 6, 7] and sample["names"] == ["a"]

@@ -5,7 +5,6 @@ into which step.
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 import inspect
 import itertools
@@ -220,7 +219,7 @@ class Loaders:
         ):
             return
         if sum(part.nbytes for part in batch_tensors.tensors_of(batch)) <= KEPT_BYTES:
-            pass_.loader.kept = copy.deepcopy(batch), pass_.loader.samples_of_latest
+            pass_.loader.kept = batch_tensors.copy_of(batch), pass_.loader.samples_of_latest
 
     def steps_ahead(self, steps: int) -> int:
         """After so many slow first steps: how many more may find batches that workers made
@@ -329,7 +328,7 @@ class SameBatch(torch_dataloader._BaseDataLoaderIter):  # type: ignore[name-defi
         self.__dict__[INDICES] = deque([range(samples or 0)])
 
     def _next_data(self) -> Any:
-        return copy.deepcopy(self._batch)
+        return batch_tensors.copy_of(self._batch)
 
 
 class _Ended(StopIteration):

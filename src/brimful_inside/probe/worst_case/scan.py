@@ -31,11 +31,11 @@ from typing import (
 import torch
 from torch.utils.data import Dataset
 
-from brimful_inside.probe.batch_tensors import fields_of, tensors_of
+from brimful_inside.probe.batch_tensors import copy_of, fields_of, tensors_of
 
 # samples that are measured however long it takes; where they match an earlier scan, no more are
 FIRST = 32
-FIRST_S = 1.0  # assumed: an acceptable wait in a first trial
+FIRST_S = 0.5  # assumed: an acceptable wait in a first trial
 ALL_S = 30.0  # when something varies; assumed
 KEPT_LARGEST = 65_536
 ASKED_AGAIN = 8  # of the largest: equal sizes by chance are unlikely in all of them (assumed)
@@ -353,7 +353,7 @@ def by_collated(
             return scan
         for index in candidates:
             sample = samples[index] if index in samples else read(index)
-            sizes[index] = measure(collate([copy.deepcopy(sample)]))
+            sizes[index] = measure(collate([copy_of(sample)]))
             varies = varies or sizes[index] != sizes[candidates[0]]
             if time.monotonic() - started > (COLLATE_S if varies else FIRST_S):
                 break
@@ -375,11 +375,11 @@ def by_collated(
 def _says_more(samples: List[Any], collate: Callable[[List[Any]], Any], until_s: float) -> bool:
     differs = False
     for sample in samples:
-        batch = collate([copy.deepcopy(sample)])
+        batch = collate([copy_of(sample)])
         if any(str(getattr(part, "device", "cpu")) != "cpu" for part in tensors_of(batch)):
             return False  # it would take memory in the trial that the training does not take
         dims, total = measure(batch)
-        if (dims, total) != measure(collate([copy.deepcopy(sample)])) or time.monotonic() > until_s:
+        if (dims, total) != measure(collate([copy_of(sample)])) or time.monotonic() > until_s:
             return False
         differs = differs or _sizes(dims) != _sizes(measure(sample)[0])
     return differs
