@@ -416,6 +416,7 @@ class Report:
     trace_file: Optional[str] = None  # name in the trial's folder
     # imaginary: "nonzero" -> uses of an upper bound for a shape
     approximations: Dict[str, int] = field(default_factory=dict)
+    unknown_read: bool = False  # imaginary: the host read a value that nobody can know
     notes: List[str] = field(default_factory=list)  # sentences: "no optimizer stepped", ...
     sources: List[str] = field(default_factory=list)  # the user's own Python files that it loaded
     # files that the script wrote, redirected to the trial's folder

@@ -241,7 +241,11 @@ def _crashed(result: TrialResult, text: str, logs: str) -> CommandFailed:
             f"{shutil.which(program) or program} has no torch: activate the environment of your "
             f"script before you call brimful, or name its Python in the command:\n-- {line}"
         )
-    elif device == "imaginary" and not caught and failure and failure.type in _BY_VALUES:
+    elif (
+        not caught
+        and (failure and failure.type in _BY_VALUES)
+        and any(report.unknown_read for report in result.reports)
+    ):
         suggestion = (
             "if it runs on a real card: values read from an imaginary one are 1 (a loss) or 0 "
             "(the sum of a mask) where nobody can know them; else run the command without "

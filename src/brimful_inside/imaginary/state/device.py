@@ -183,6 +183,7 @@ class ImaginaryGpu:
             for index in range(count)
         ]
         self.approximations: Dict[str, int] = Counter()
+        self.unknown_read = False  # the host read a value that nobody can know
         # calls of compiled code that did nothing, in the operation that runs (library_kernels.py)
         self.passed_over = 0
         self.split_over = 1  # so many cards share a batch (nn.DataParallel)
@@ -449,6 +450,7 @@ class ImaginaryGpu:
         known = self.known.values(tensor)
         if known is not None:
             return known.to(dtype or tensor.dtype, copy=True)
+        self.unknown_read = True
         is_one = tensor.is_floating_point() and (
             tensor.numel() == 1 or (tensor.dim() == 1 and tensor.numel() <= FEW)
         )

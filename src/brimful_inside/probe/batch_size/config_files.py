@@ -69,9 +69,12 @@ def watch() -> None:
 
 
 def _user_opens(frame: Any) -> bool:
-    """Whether the innermost frame that has a file, ours left out, is of the user's own code."""
+    """Whether the innermost frame that has a file, ours left out, is of the user's own code. An
+    import is not."""
     while frame is not None:
         path = frame.f_code.co_filename
+        if path.startswith("<frozen importlib"):
+            return False
         if not path.startswith(("<", user_code.OURS)):
             return user_code.is_users(path)
         frame = frame.f_back

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import inspect
 import linecache
 import os
 import sys
@@ -32,6 +33,8 @@ SCRIPT, LOADER, WORKERS = "script", "loader", "workers"
 BATCH_SIZE, NUM_WORKERS = "batch_size", "num_workers"
 # Arguments of a DataLoader: which one it is behind the data set, and what PyTorch takes without it.
 _ARGUMENTS = ((BATCH_SIZE, 0, 1), (NUM_WORKERS, 4, 0))
+_TAKEN = ("self", "dataset", BATCH_SIZE, "shuffle", "sampler", "batch_sampler", NUM_WORKERS)
+_constructors: List[Callable[..., Any]] = []  # what is put around that of DataLoader
 # Frames of these are no calls of the script, or differ from process to process.
 _NO_CALLS = (
     *("<frozen", "runpy.py", "multiprocessing" + os.sep, "brimful_inside" + os.sep),
@@ -189,6 +192,22 @@ def _patch_loaders(changed: Dict[str, Callable[[Any, Any], Any]]) -> None:
 
     patch(DataLoader, "__init__", loader)
     patch(BatchSampler, "__init__", sampler)
+    _constructors.append(loader)
+    subclasses = DataLoader.__subclasses__()
+    for subclass in subclasses:  # which grows
+        patch_constructor(subclass, [loader])
+        subclasses += subclass.__subclasses__()
+
+
+def patch_constructor(subclass: Any, around: Sequence[Callable[..., Any]] = _constructors) -> None:
+    """Of a DataLoader that takes torch's arguments and never calls torch's constructor (torchdata's
+    StatefulDataLoader)."""
+    code = getattr(inspect.unwrap(subclass.__init__), "__code__", None)
+    if "__init__" not in vars(subclass) or code is None or "__init__" in code.co_names:
+        return
+    if code.co_varnames[: len(_TAKEN)] == _TAKEN:
+        for constructor in around:
+            patch(subclass, "__init__", constructor)
 
 
 def places_of_loader(number: Any) -> List[Place]:

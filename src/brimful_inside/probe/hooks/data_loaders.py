@@ -15,6 +15,7 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 from torch.utils.data import dataloader as torch_dataloader
 
 from brimful_inside.probe import batch_tensors
+from brimful_inside.probe.batch_size.places import patch_constructor
 from brimful_inside.probe.context import call_probe, current_probe, guarded, patch
 from brimful_inside.probe.draws import OWN, draws_of
 from brimful_inside.probe.loading_speed import speeds_of
@@ -400,6 +401,7 @@ def _init_subclass(cls: Any, **kwargs: Any) -> None:
     """A generator that a subclass has in place of `__iter__` ends where brimful ended the iterator
     that it draws from. Iterators that it makes by itself (litdata) start workers as torch's do."""
     super(torch_dataloader.DataLoader, cls).__init_subclass__(**kwargs)
+    patch_constructor(cls)
     if inspect.isgeneratorfunction(cls.__dict__.get("__iter__")):
         patch(cls, "__iter__", _ending)
     if "_get_iterator" in cls.__dict__:

@@ -187,6 +187,7 @@ class ImaginaryMeter(DeviceMeter):
         return {
             **super().read(),
             "approximations": {str(name): int(n) for name, n in self._gpu.approximations.items()},
+            "unknown_read": self._gpu.unknown_read,
             "communicators": sorted(self._gpu.communicators.values()),
             "split_over": self._gpu.split_over,
             "alike": sorted(map(list, self._gpu.machine.alike)),

@@ -3,6 +3,8 @@ sets it there.
 """
 
 import importlib.util
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
@@ -324,3 +326,31 @@ def test_a_place_that_the_script_limits_has_the_limit_and_the_line(run_trial, tm
     assert (in_text.kind, in_text.number, in_text.limit) == ("script", 8, 40)
     assert in_text.limited_at == "script.py:3 (`batch = min(BATCH, 8)`)"
     assert (at_loader.kind, at_loader.limit) == ("loader", None)
+
+
+def test_a_loader_that_never_calls_torchs_constructor_has_its_place_where_it_is_made(tmp_path):
+    """As torchdata's StatefulDataLoader."""
+    script = """
+from torch.utils.data import DataLoader
+from brimful_inside.probe.batch_size import places
+
+TEXT = '''
+class Own(DataLoader):
+    def __init__(
+        self, dataset, batch_size=1, shuffle=None, sampler=None, batch_sampler=None, num_workers=0
+    ):
+        self.batch_size = batch_size
+'''
+exec(TEXT)
+before = Own
+places.find_in_loaders(["batch_size"])
+exec(TEXT)
+places.patch_constructor(Own)
+for loaders in (before, Own):
+    print([place.number for place in places.places_of_loader(loaders([], 4).batch_size)])
+"""
+    (tmp_path / "train.py").write_text(script)
+    done = subprocess.run(
+        [sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[4]\n[4]\n"
