@@ -200,6 +200,71 @@ def text_files(folder: Path) -> None:
         (folder / "text" / f"{at}.txt").write_text("\n".join(sentences(2000, at)))
 
 
+def torchtune_files(folder: Path) -> None:
+    """A recipe's file of settings, with a tokenizer and a checkpoint of random weights."""
+    import sentencepiece
+    import torch
+    from torchtune.models.llama2 import llama2
+
+    (folder / "weights").mkdir(parents=True)
+    (folder / "text.txt").write_text("\n".join(sentences(2000)))
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(folder / "text.txt"),
+        model_prefix=str(folder / "tokenizer"),
+        vocab_size=64,
+        hard_vocab_limit=False,
+    )
+    _instructions(folder / "rows.json")
+    sizes = {"vocab_size": 64, "num_layers": 4, "num_heads": 8, "num_kv_heads": 8}
+    sizes |= {"embed_dim": 256, "max_seq_len": 512}
+    torch.save(llama2(**sizes).state_dict(), folder / "weights" / "weights.pt")
+    settings = {
+        "tokenizer": {
+            "_component_": "torchtune.models.llama2.llama2_tokenizer",
+            "path": str(folder / "tokenizer.model"),
+            "max_seq_len": 256,
+        },
+        "dataset": {
+            "_component_": "torchtune.datasets.alpaca_dataset",
+            "source": "json",
+            "data_files": str(folder / "rows.json"),
+        },
+        "model": {"_component_": "torchtune.models.llama2.llama2", **sizes},
+        "checkpointer": {
+            "_component_": "torchtune.training.FullModelTorchTuneCheckpointer",
+            "checkpoint_dir": str(folder / "weights"),
+            "checkpoint_files": ["weights.pt"],
+            "output_dir": "${output_dir}",
+            "model_type": "LLAMA2",
+        },
+        "optimizer": {"_component_": "torch.optim.AdamW", "fused": True},
+        "loss": {"_component_": "torchtune.modules.loss.CEWithChunkedOutputLoss"},
+        "metric_logger": {
+            "_component_": "torchtune.training.metric_logging.DiskLogger",
+            "log_dir": "${output_dir}",
+        },
+        "output_dir": "out",
+        "seed": 1,
+        "shuffle": True,
+        "resume_from_checkpoint": False,
+        "batch_size": 4,
+        "epochs": 2,
+        "max_steps_per_epoch": None,
+        "gradient_accumulation_steps": 2,
+        "optimizer_in_bwd": False,
+        "compile": False,
+        "device": "cuda",
+        "dtype": "bf16",
+        "enable_activation_checkpointing": True,
+        "enable_activation_offloading": False,
+        "log_every_n_steps": 1,
+        "log_peak_memory_stats": True,
+    }
+    # YAML has JSON in it; a line for each, as in torchtune's own files
+    lines = (f"{name}: {json.dumps(value)}" for name, value in settings.items())
+    (folder / "settings.yaml").write_text("\n".join(lines) + "\n")
+
+
 def nothing(folder: Path) -> None:
     """The program brings its own data."""
 
@@ -218,6 +283,7 @@ KINDS = {
         preferences,
         text_files,
         texts,
+        torchtune_files,
     )
 }
 

@@ -404,4 +404,15 @@ STRANGERS = (
         2048,
         older=True,
     ),
+    Stranger(
+        "tune run full_finetune_single_device",
+        "torchtune",
+        "torchtune_files",
+        (
+            *("{bin}/tune", "run", "full_finetune_single_device"),
+            *("--config", "{data}/settings.yaml"),
+        ),
+        4,
+        older=True,
+    ),
 )
