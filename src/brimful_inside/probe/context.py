@@ -4,6 +4,7 @@ notes, probe. No torch.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 import os
@@ -50,12 +51,10 @@ class ProcessContext:
         """One line on the wire. With `replaces` it takes the place of the latest event of its kind,
         so that the files of a whole run do not grow. A full disk or a vanished folder is not the
         script's business."""
-        try:
+        with contextlib.suppress(OSError):
             if self._writer is None:
                 self._writer = Writer(self.config.folder)
             (self._writer.replace if replaces else self._writer.write)(event)
-        except OSError:
-            pass
 
     def report_process(self) -> None:
         self.emit(
@@ -77,15 +76,9 @@ class ProcessContext:
         """The exception being handled goes beside the trial config, as the bootstrap's own do: no
         report can hold it.
         """
-        try:
-            with open(
-                os.path.join(self.config.folder, "probe-error-%d.txt" % os.getpid()),
-                "a",
-                encoding="utf-8",
-            ) as file:
-                file.write("%s\n%s" % (sys.version, traceback.format_exc()))
-        except OSError:
-            pass
+        path = os.path.join(self.config.folder, "probe-error-%d.txt" % os.getpid())
+        with contextlib.suppress(OSError), open(path, "a", encoding="utf-8") as file:
+            file.write("%s\n%s" % (sys.version, traceback.format_exc()))
 
     def after_fork(self) -> None:
         """In a forked child: the parent's wire file is not ours, and only a rank reports more than
@@ -119,11 +112,10 @@ def current_probe() -> Any:
     return _current.probe if _current is not None else None
 
 
-def call_probe(method: str, *args: Any) -> None:
-    """A method of the probe, or of a part of it ("losses.report"), where there is one."""
+def call_probe(method: str, *args: Any) -> Any:
+    """A method of the probe, or of a part of it ("losses.report"); None where there is none."""
     probe = current_probe()
-    if probe is not None:
-        operator.attrgetter(method)(probe)(*args)
+    return None if probe is None else operator.attrgetter(method)(probe)(*args)
 
 
 def environment_number(variable: str, default: int = 0) -> int:
@@ -133,6 +125,12 @@ def environment_number(variable: str, default: int = 0) -> int:
         return int(value) if value else default
     except ValueError:
         return default
+
+
+def note(sentence: str) -> None:
+    """A sentence for the report of this process, where there is one."""
+    if _current is not None:
+        _current.note(sentence)
 
 
 def note_own_error(where: str) -> None:

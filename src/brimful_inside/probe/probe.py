@@ -89,11 +89,12 @@ class Probe:
     # --- loaders ---
 
     @guarded
-    def before_pass(self, loader: Any) -> Any:
-        """A pass over a loader is about to begin. Returns the iterator to use in place of the
-        loader's own, or None.
-        """
-        return None if self.worst is None else self.worst.before_pass(loader)
+    def replacement(self, loader: Any) -> Any:
+        """An iterator to use in place of the loader's own, or None."""
+        same = self.same_batch(loader)
+        if same is not None or self.worst is None:
+            return same
+        return self.worst.before_pass(loader)
 
     @guarded
     def same_batch(self, loader: Any) -> Any:

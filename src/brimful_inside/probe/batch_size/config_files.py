@@ -13,7 +13,7 @@ import sys
 from typing import Any, Dict, Iterator, NamedTuple, Optional, Set, Tuple
 
 from brimful_inside.probe.batch_size import user_code
-from brimful_inside.probe.context import current_context, guarded
+from brimful_inside.probe.context import guarded, note
 from brimful_inside.probe.requests.names import setting_of
 from brimful_inside.probe.sandbox.python_files import Replacement
 
@@ -143,9 +143,7 @@ def _changed(
         text = lines[line - 1] if line <= len(lines) else b""
         end = column + len(b"%d" % before)
         if text[column:end] != b"%d" % before or text[end : end + 1].isdigit():
-            context = current_context()
-            if context is not None:
-                context.note("%s:%d has no %d any more" % (path, line, before))
+            note("%s:%d has no %d any more" % (path, line, before))
             return None
         lines[line - 1] = text[:column] + b"%d" % after + text[end:]
     return b"".join(lines)

@@ -17,7 +17,7 @@ import sys
 import sysconfig
 from typing import Any, Callable, List, Optional
 
-from brimful_inside.probe.context import current_context, note_own_error, own_argv, patch, script_of
+from brimful_inside.probe.context import note, note_own_error, own_argv, patch, script_of
 
 #: The tree to run in place of a file's own; None: the file as it is.
 MakeTree = Callable[[bytes, str], Optional[ast.Module]]
@@ -72,9 +72,7 @@ def enter(make_tree: MakeTree) -> None:
         except (OSError, SyntaxError, ValueError, RecursionError):
             return None  # Python itself says what is wrong
         except LookupError as error:
-            context = current_context()
-            if context is not None:
-                context.note("a number that brimful sets was not found: %s" % error)
+            note("a number that brimful sets was not found: %s" % error)
             return None
         except Exception:
             note_own_error("the reading of %s" % path)

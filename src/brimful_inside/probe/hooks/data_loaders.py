@@ -356,10 +356,12 @@ def patch_loaders(probe_of_rank: Callable[[], Any]) -> None:
 
 def _get_iterator(probe_of_rank: Callable[[], Any], original: Any, loader: Any) -> Any:
     probe = None if OWN in vars(loader) else probe_of_rank()
-    replacement = probe.same_batch(loader) if probe is not None else None
-    replacement = (
-        probe.before_pass(loader) if probe is not None and replacement is None else replacement
-    )
+    replacement = probe.replacement(loader) if probe is not None else None
+    return _begun(probe, original, loader, replacement)
+
+
+def _begun(probe: Any, original: Any, loader: Any, replacement: Any) -> Any:
+    """The iterator in place of the loader's own; that where there is none."""
     if replacement is None:
         return original(loader)
     _begin_pass(probe, loader, replacement)
@@ -409,12 +411,7 @@ def _init_subclass(cls: Any, **kwargs: Any) -> None:
 
 
 def _starting_no_workers(original: Any, loader: Any) -> Any:
-    probe = current_probe()
-    same = probe.same_batch(loader) if probe is not None else None
-    if same is None:
-        return original(loader)
-    _begin_pass(probe, loader, same)
-    return same
+    return _begun(current_probe(), original, loader, call_probe("same_batch", loader))
 
 
 def _ending(original: Any, loader: Any) -> Any:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from brimful_inside.probe.context import current_context, current_probe, patch
+from brimful_inside.probe.context import current_probe, note, patch
 from brimful_inside.probe.import_hooks import import_hooks
 from brimful_inside.wire import TrialConfig
 
@@ -78,11 +78,7 @@ def _start_anew(cls: Any, name: str, argument: str, position: int) -> None:
         given = kwargs.pop(argument, None) or (args[position] if len(args) > position else None)
         if given:
             args = (*args[:position], None, *args[position + 1 :]) if len(args) > position else args
-            context = current_context()
-            if context is not None:
-                context.note(
-                    "%s.%s was to resume from %s: a trial starts anew" % (cls.__name__, name, given)
-                )
+            note("%s.%s was to resume from %s: a trial starts anew" % (cls.__name__, name, given))
         return original(*args, **kwargs)
 
     patch(cls, name, start)

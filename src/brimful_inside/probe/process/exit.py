@@ -51,11 +51,9 @@ def world() -> Tuple[int, int]:
     """
     global _last_world
     distributed = getattr(sys.modules.get("torch"), "distributed", None)
-    try:
+    with contextlib.suppress(Exception):
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
             _last_world = int(distributed.get_rank()), int(distributed.get_world_size())
-    except Exception:
-        pass
     return _last_world or (environment_number("RANK"), environment_number("WORLD_SIZE", 1))
 
 

@@ -14,7 +14,7 @@ from torch.utils.data import BatchSampler, DistributedSampler, IterableDataset, 
 from torch.utils.data import dataloader as torch_dataloader
 
 from brimful_inside.probe.batch_tensors import tensors_of
-from brimful_inside.probe.context import current_context, current_probe, guarded
+from brimful_inside.probe.context import current_probe, guarded, note
 from brimful_inside.probe.draws import ChangedSampler
 from brimful_inside.probe.passes import ATTRIBUTE, INDICES, TRAIN, batch_sampler_of
 from brimful_inside.probe.random_states import random_state_kept
@@ -105,9 +105,7 @@ class WorstBatches:
         try:
             return SyntheticBatches(loader, plan)
         except Exception as error:
-            context = current_context()
-            if context is not None:
-                context.note("batches were made by the loader's own workers (%s)" % _short(error))
+            note("batches were made by the loader's own workers (%s)" % _short(error))
             return None
 
     def sampler_for(self, loader: Any, sampler: Any) -> Any:
