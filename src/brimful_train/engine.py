@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from types import FrameType
 
 import torch
@@ -72,11 +72,9 @@ def fit(task: Task, config: Config, peaks: Peaks | None = None) -> Result:
                     "Raise config.memory_budget if that is the limit, or choose an optimizer with "
                     "less state (sgd, adafactor).",
                 )
-            try:
+            with closing(training):
                 training.resume()
                 return training.run()
-            finally:
-                training.close()
     except BaseException:
         ranks.announce(BROKEN)
         raise

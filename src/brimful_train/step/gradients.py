@@ -39,7 +39,12 @@ class GradientSum:
         self._flat: dict[tuple, list[torch.Tensor]] = {}
         if ranks.size > 1:
             self._large = [p for p in self._parameters if p.nbytes > BUCKET_BYTES]
-            self._groups = list(_grouped([p for p in self._parameters if p.nbytes <= BUCKET_BYTES]))
+            small = [p for p in self._parameters if p.nbytes <= BUCKET_BYTES]
+            self._groups = [  # all of one kind in a row
+                group
+                for alike in by_kind(small)
+                for group in in_groups(alike, lambda parameter: parameter.nbytes, BUCKET_BYTES)
+            ]
             for kind, groups in itertools.groupby(self._groups, _kind):
                 lengths = [sum(p.numel() for p in group) for group in groups]
                 shape = (min(len(lengths), BUCKETS_AT_ONCE), max(lengths))
@@ -104,19 +109,16 @@ def _finish(work: Any, gradients: list[torch.Tensor], views: list[torch.Tensor])
     torch._foreach_copy_(gradients, views)
 
 
-def _kind(group: Parameters) -> tuple:
+def _kind(group: Sequence[torch.Tensor]) -> tuple:
     return group[0].dtype, group[0].device
 
 
-def _grouped(parameters: Parameters) -> Iterator[Parameters]:
-    """Parameters of one type and device together, up to a bucket's size; all groups of one kind in
-    a row.
-    """
-    kinds: dict[tuple, Parameters] = {}
-    for parameter in parameters:
-        kinds.setdefault(_kind([parameter]), []).append(parameter)
-    for kind in kinds.values():
-        yield from in_groups(kind, lambda parameter: parameter.nbytes, BUCKET_BYTES)
+def by_kind(tensors: Iterable[T]) -> list[list[T]]:
+    """Those of one type and device together."""
+    kinds: dict[tuple, list[T]] = {}
+    for tensor in tensors:
+        kinds.setdefault(_kind([tensor]), []).append(tensor)
+    return list(kinds.values())
 
 
 def in_groups(

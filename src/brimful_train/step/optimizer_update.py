@@ -14,7 +14,7 @@ import torch
 from torch.optim import Optimizer
 
 from brimful.errors import DoesNotFit
-from brimful_train.step.gradients import in_groups, local
+from brimful_train.step.gradients import by_kind, in_groups, local
 from brimful_train.step.oom import Missing, attempt, free_what_is_cached
 
 # Assumed: small beside what a forward pass needs, and that is free during the update.
@@ -54,7 +54,11 @@ class Update(Optimizer):
         self.state = inner.state
         self._device = device
         self._on_missing = on_missing
-        self._pieces = list(_pieces_of(inner))
+        self._pieces = [
+            _Piece(group, parameters)
+            for group in inner.param_groups
+            for parameters in by_kind(group["params"])
+        ]
         self._fused = all(group.get("fused") for group in inner.param_groups)
         # This object's own step calls hooks and profiler once; each call of the wrapped one would
         # call them again.
@@ -166,12 +170,3 @@ class _Kept:
             else:
                 state[parameter].clear()
                 state[parameter].update(held)
-
-
-def _pieces_of(optimizer: Optimizer) -> Iterator[_Piece]:
-    for group in optimizer.param_groups:
-        kinds: dict[tuple, list[torch.Tensor]] = {}
-        for parameter in group["params"]:
-            kinds.setdefault((parameter.dtype, parameter.device), []).append(parameter)
-        for parameters in kinds.values():
-            yield _Piece(group, parameters)
