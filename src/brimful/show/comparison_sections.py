@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from brimful.show.section import Column, Facts, Figure, Findings, Section, Sentences, Table
+from brimful.show.section import Column, Facts, Figure, Findings, Section, Sentences, Table, charts
 from brimful.show.text import (
     ABSENT,
     ABSENT_TEXT,
@@ -94,12 +94,12 @@ def _ratio(quantity: Quantity) -> Cell:
 
 def _figure(sides: Sequence[Side], along: int, title: str, sentence: str) -> Figure:
     curves = {side.name: [(point[along], point[2]) for point in side.curve] for side in sides}
-
-    def draw(width: int) -> str:
-        from brimful.show.charts import course_chart
-
-        by_samples = {"unit": "samples"} if along == 0 else {}
-        return course_chart(curves, "loss", width, from_zero=False, **by_samples)
-
-    legend = (("line", "A"), ("second", "B"))
-    return Figure(title, draw, legend, (sentence,), detail=True, wide=False)
+    unit = "samples" if along == 0 else None
+    return Figure(
+        title,
+        lambda width: charts().course_chart(curves, "loss", width, from_zero=False, unit=unit),
+        (("line", "A"), ("second", "B")),
+        (sentence,),
+        detail=True,
+        wide=False,
+    )

@@ -5,7 +5,16 @@ help.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from brimful.show.section import Column, CommandLine, Facts, Figure, Section, Sentences, Table
+from brimful.show.section import (
+    Column,
+    CommandLine,
+    Facts,
+    Figure,
+    Section,
+    Sentences,
+    Table,
+    charts,
+)
 from brimful.show.several_sections import grid_figure, grid_table, sizes_table, which_table
 from brimful.show.text import (
     ABSENT,
@@ -219,14 +228,15 @@ def _breakdown(prediction: Prediction, breakdown: Breakdown) -> list[Section]:
             f"The allocator took its last segment in {grown.phase}, at {moment_text(grown)}."
         )
     title = "Where the memory goes, predicted, at the peak"
-
-    def draw(width: int) -> str:
-        from brimful.show.charts import breakdown_chart
-
-        return breakdown_chart(bars, width)
-
     return [
-        Figure(title, draw, legend, tuple(text), detail=True, wide=False),
+        Figure(
+            title,
+            lambda width: charts().breakdown_chart(bars, width),
+            legend,
+            tuple(text),
+            detail=True,
+            wide=False,
+        ),
         _categories(breakdown),
         *_modules(breakdown),
     ]
@@ -444,14 +454,17 @@ def speed_figure(prediction: Prediction) -> list[Section]:
         ("band", "95 % interval of the level"),
         ("near", "as fast, within the tolerance"),
     )
-
-    def draw(width: int) -> str:
-        from brimful.show.charts import predicted_speed_chart
-
-        return predicted_speed_chart(speed, prediction.largest_batch_size, width)
-
-    points = points_table(speed.curve, "samples per second", speed_cell)
-    return [Figure("Speed, predicted", draw, legend, (), points, detail=True, wide=False)]
+    largest = prediction.largest_batch_size
+    return [
+        Figure(
+            "Speed, predicted",
+            lambda width: charts().predicted_speed_chart(speed, largest, width),
+            legend,
+            points=points_table(speed.curve, "samples per second", speed_cell),
+            detail=True,
+            wide=False,
+        )
+    ]
 
 
 def points_table(

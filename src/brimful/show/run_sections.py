@@ -15,6 +15,7 @@ from brimful.show.section import (
     Section,
     Sentences,
     Table,
+    charts,
 )
 from brimful.show.text import (
     ABSENT,
@@ -282,20 +283,23 @@ def _curve(
     known = [(at, value) for at, value in points if value is not None and isfinite(value)]
     if len(known) < 2:
         return []
-
-    def draw(width: int) -> str:
-        from brimful.show.charts import course_chart
-
-        curve = [(at, value / unit) for at, value in known]
-        return course_chart({name: curve}, name, width, from_zero=name != "Loss")
-
+    curves = {name: [(at, value / unit) for at, value in known]}
     values = [value for _, value in known]
     sentence = (
         f"{text(values[0])} at first, {text(values[-1])} at the end, {text(max(values))} at most "
         "of the points shown (measured)."
     )
     title = f"{name.partition(',')[0]} over time"
-    return [Figure(title, draw, (("line", name),), (sentence,), detail=True, wide=False)]
+    return [
+        Figure(
+            title,
+            lambda width: charts().course_chart(curves, name, width, from_zero=name != "Loss"),
+            (("line", name),),
+            (sentence,),
+            detail=True,
+            wide=False,
+        )
+    ]
 
 
 def settings_table(settings: tuple[EffectiveSetting, ...]) -> list[Section]:

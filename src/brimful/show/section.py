@@ -85,3 +85,10 @@ class Figure(Section):
     legend: tuple[tuple[str, str], ...]  # (class in the style sheet, text)
     sentences: tuple[str, ...] = ()
     points: Table | None = None
+
+
+def charts():
+    """The module that draws, imported when a page is made: altair takes most of a second."""
+    from brimful.show import charts
+
+    return charts

@@ -26,6 +26,7 @@ from brimful.show.section import (
     Section,
     Sentences,
     Table,
+    charts,
 )
 from brimful.show.several_sections import sizes_table
 from brimful.show.text import (
@@ -433,16 +434,10 @@ def _memory_figure(record: Record, memory: MemoryEstimate) -> Figure:
     name, size = "chosen" if record.plan else "asked", planned_batch_size(record)
     if record.prediction is not None and record.plan is None:
         size = record.prediction.in_force or size
-
-    def draw(width: int) -> str:
-        from brimful.show.charts import memory_chart
-
-        return memory_chart(memory, budget, size, width, name)
-
     noun = noun_of(memory.unknown)
     return Figure(
         "Memory",
-        draw,
+        lambda width: charts().memory_chart(memory, budget, size, width, name),
         tuple(legend),
         memory_sentences(memory, budget),
         points_table(memory.probes, f"peak {memory.memory} memory", bytes_cell, noun),
@@ -495,13 +490,15 @@ def _speed_figure(record: Record, speed: SpeedEstimate) -> Figure:
     legend.append(("near", "as fast, within the tolerance"))
     legend += [("dot before", "your own settings, measured")] if before else []
     points = points_table(speed.points, "samples per second", speed_cell)
-
-    def draw(width: int) -> str:
-        from brimful.show.charts import speed_chart
-
-        return speed_chart(speed, before, width)
-
-    return Figure("Speed", draw, tuple(legend), tuple(text), points, detail=True, wide=False)
+    return Figure(
+        "Speed",
+        lambda width: charts().speed_chart(speed, before, width),
+        tuple(legend),
+        tuple(text),
+        points,
+        detail=True,
+        wide=False,
+    )
 
 
 def _fastest_sentence(record: Record, speed: SpeedEstimate) -> str:

@@ -4,8 +4,9 @@ the cheapest; a table of settings and its heat map for the page; what each batch
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
-from brimful.show.section import Column, Figure, Section, Table
+from brimful.show.section import Column, Figure, Section, Table, charts
 from brimful.show.text import (
     ABSENT,
     VERDICTS,
@@ -202,34 +203,29 @@ def grid_figure(prediction: Prediction) -> Figure:
     """The heat map."""
     down, across = _sides(prediction.grid)
 
-    def draw(width: int) -> str:
-        from brimful.show.charts import Field, heat_map
-
-        def field(cell: GridCell) -> Field:
-            device = cell.peak.device_bytes if cell.peak is not None else prediction.budget.bytes
-            label = (
-                "fails"
-                if cell.peak is None
-                else f"{device / GIB:.3g}"
-                if device < 999 * GIB
-                else f"{device / GIB:,.0f}"
-            )
-            places = (
-                setting_text(cell.settings[down]),
-                setting_text(cell.settings[across]) if across else "",
-            )
-            shown = _cell_of(cell).text.replace("\n", ", ")
-            how = "traced" if cell.traced else "extrapolated"
-            return Field(
-                *places,
-                share=min(1.0, device / prediction.budget.bytes),
-                verdict=cell.verdict or "",
-                label=label,
-                tip=f"{settings_text(cell.settings)}: {shown}, {how}",
-                best=cell.best,
-            )
-
-        return heat_map([field(cell) for cell in prediction.grid], down, across, width)
+    def field(cell: GridCell) -> Any:
+        device = cell.peak.device_bytes if cell.peak is not None else prediction.budget.bytes
+        label = (
+            "fails"
+            if cell.peak is None
+            else f"{device / GIB:.3g}"
+            if device < 999 * GIB
+            else f"{device / GIB:,.0f}"
+        )
+        places = (
+            setting_text(cell.settings[down]),
+            setting_text(cell.settings[across]) if across else "",
+        )
+        shown = _cell_of(cell).text.replace("\n", ", ")
+        how = "traced" if cell.traced else "extrapolated"
+        return charts().Field(
+            *places,
+            share=min(1.0, device / prediction.budget.bytes),
+            verdict=cell.verdict or "",
+            label=label,
+            tip=f"{settings_text(cell.settings)}: {shown}, {how}",
+            best=cell.best,
+        )
 
     legend = (
         ("swatch fits", "fits, the fuller the stronger"),
@@ -242,7 +238,12 @@ def grid_figure(prediction: Prediction) -> Figure:
             else ()
         ),
     )
-    return Figure("Device peak in GiB, predicted", draw, legend, wide=False)
+    return Figure(
+        "Device peak in GiB, predicted",
+        lambda width: charts().heat_map(list(map(field, prediction.grid)), down, across, width),
+        legend,
+        wide=False,
+    )
 
 
 # --- batch sizes ---
