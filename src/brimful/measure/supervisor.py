@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -150,6 +151,21 @@ def environment_with_probe(
     return variables
 
 
+@contextlib.contextmanager
+def _handled_by(handler: Any, numbers: Sequence[int]) -> Iterator[None]:
+    """Signals that are ignored stay so: under nohup, or in a job in the background."""
+    before = {}
+    with contextlib.suppress(ValueError):  # not in the main thread: signals are somebody else's
+        for number in numbers:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
 class SignalForwarding:
     """Use as a context manager around a whole run; `forward_to` says who gets the signals while an
     attempt goes on.
@@ -159,21 +175,17 @@ class SignalForwarding:
         self._grace_s = grace_s
         self._clock = clock
         self._send: Callable[[int], None] | None = None
-        self._before: dict[int, Any] = {}
+        self._handles = _handled_by(self.receive, (*_ENDING, *_FORWARDED))
         self._interrupts = 0
         self.deadline_s = math.inf  # by `clock`, once a signal to end has come
         self.outcome: Outcome | None = None  # what the first signal to end makes of the run
 
     def __enter__(self) -> "SignalForwarding":
-        with contextlib.suppress(ValueError):  # not in the main thread: signals are somebody else's
-            for number in (*_ENDING, *_FORWARDED):
-                if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, a job in the background
-                    self._before[number] = signal.signal(number, self.receive)
+        self._handles.__enter__()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+    def __exit__(self, *error: Any) -> None:
+        self._handles.__exit__(*error)
 
     def forward_to(self, send: Callable[[int], None] | None) -> None:
         """Who gets them from now on. A signal to end that came before is forwarded at once."""
@@ -263,7 +275,9 @@ class _Supervisor:
     ):
         self._process, self._folder = process, config_path.parent
         self._output, self._watch = output, watch
-        self._hold_interrupts = _interrupts_held if signals is None else contextlib.nullcontext
+        # while brimful ends children, so that a second Ctrl-C leaves none behind
+        held = _ENDING if signals is None else ()
+        self._hold_interrupts = partial(_handled_by, signal.SIG_IGN, held)
         self._signals = signals or SignalForwarding()  # a trial's receives none
         self._tree = ProcessTree(
             process.pid, str(config_path), getattr(process, "forked_from", None)
@@ -360,19 +374,3 @@ class _Supervisor:
                 break
             self._output.pump(self._poll_s)
         return others
-
-
-@contextlib.contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Holds back signals to end while brimful ends children, so that a second Ctrl-C leaves none
-    behind.
-    """
-    before = {}
-    with contextlib.suppress(ValueError):  # not in the main thread: nothing to hold
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            before[number] = signal.signal(number, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

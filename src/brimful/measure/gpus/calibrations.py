@@ -28,15 +28,19 @@ def keep(calibration: Calibration, home: Path | str | None = None) -> Path:
     """Writes it, over an earlier one of the same card. Raises UsageError where nothing can be
     written.
     """
-    path = _path_of(calibration.name, home)
+    text = json.dumps({"schema": SCHEMA, **asdict(calibration)}, indent=1) + "\n"
+    return write_kept(_path_of(calibration.name, home), text.encode(), "The calibration")
+
+
+def write_kept(path: Path, content: bytes, what: str) -> Path:
+    """Whole or not at all. Raises UsageError, which names `what`, where nothing can be written."""
+    new = path.with_suffix(".new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.with_suffix(".new").write_text(
-            json.dumps({"schema": SCHEMA, **asdict(calibration)}, indent=1) + "\n"
-        )
-        path.with_suffix(".new").replace(path)
+        new.write_bytes(content)
+        new.replace(path)
     except OSError as error:
-        raise not_writable(f"The calibration cannot be kept at {path}", error) from error
+        raise not_writable(f"{what} cannot be kept at {path}", error) from error
     return path
 
 

@@ -6,8 +6,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from brimful.errors import BrimfulError, NoSuchDevice, UsageError, not_writable
-from brimful.measure.gpus.calibrations import folder_of
+from brimful.errors import BrimfulError, NoSuchDevice, UsageError
+from brimful.measure.gpus.calibrations import folder_of, write_kept
 from brimful.measure.gpus.find import find_gpu
 from brimful.values import Estimate, Source
 
@@ -28,13 +28,7 @@ def keep(path: Path, home: Path | str | None = None) -> Path:
     one that makes no sense.
     """
     _read(path)
-    kept = _kept_at(home)
-    try:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_bytes(path.read_bytes())
-    except OSError as error:
-        raise not_writable(f"The prices cannot be kept at {kept}", error) from error
-    return kept
+    return write_kept(_kept_at(home), path.read_bytes(), "The prices")
 
 
 def _kept_at(home: Path | str | None) -> Path:

@@ -15,10 +15,12 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Se
 import torch
 
 from brimful_inside.imaginary.operators.temporaries import (
+    LAST,
     Held,
     Kernel,
     Machine,
     accumulator,
+    is_last,
     reduction,
 )
 from brimful_inside.imaginary.state.device import ImaginaryGpu
@@ -36,24 +38,13 @@ TRIED = "cudnn.benchmark in float32"
 LOADED_AT_ONCE = 16
 LARGEST_DEPTHWISE = 5  # assumed: between the 3 x 3 and the 7 x 7 that were measured
 _HALVES = (torch.float16, torch.bfloat16)
-_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
-
-
-def _is_last(tensor: Tensor) -> bool:
-    """Whether `tensor` is channels last and not contiguous as well (suggest_memory_format)."""
-    layout = _LAST.get(tensor.dim())
-    return (
-        layout is not None
-        and tensor.is_contiguous(memory_format=layout)
-        and not tensor.is_contiguous()
-    )
 
 
 def layout_of(tensor: Tensor, weight: Tensor) -> torch.memory_format:
     """The layout in which cuDNN computes a convolution."""
     if tensor.dtype == torch.float64 or not torch.backends.cudnn.enabled:
         return torch.contiguous_format
-    return _LAST[tensor.dim()] if _is_last(tensor) or _is_last(weight) else torch.contiguous_format
+    return LAST[tensor.dim()] if is_last(tensor) or is_last(weight) else torch.contiguous_format
 
 
 def _copies(count: int) -> Kernel:

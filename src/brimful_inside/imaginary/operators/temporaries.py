@@ -80,15 +80,17 @@ def _contiguous(*places: int) -> Kernel:
 def _dense(*places: int) -> Kernel:
     """The same, channels last being as good as channels first (suggest_memory_format)."""
     return lambda machine, args, kwargs: [
-        args[at].nbytes for at in places if not _is_dense(args[at])
+        args[at].nbytes for at in places if not (args[at].is_contiguous() or is_last(args[at]))
     ]
 
 
-def _is_dense(tensor: Tensor) -> bool:
-    if tensor.is_contiguous():
-        return True
-    layout = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
-    return layout is not None and tensor.is_contiguous(memory_format=layout)
+LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def is_last(tensor: Tensor) -> bool:
+    """Whether `tensor` is channels last and not contiguous as well (suggest_memory_format)."""
+    layout = LAST.get(tensor.dim(), torch.contiguous_format)
+    return not tensor.is_contiguous() and tensor.is_contiguous(memory_format=layout)
 
 
 def _softmax_backward(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
