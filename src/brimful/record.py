@@ -147,12 +147,6 @@ def made_here(
             yield record, opened.command
 
 
-def latest(home: Path | str | None = None) -> Path | None:
-    """The folder of the newest record, None if there is none."""
-    records = list_records(home)
-    return records[-1] if records else None
-
-
 def read_record(path_or_id: Path | str, home: Path | str | None = None) -> values.Record:
     """The record in that folder or file, or with that id (its beginning or end will do if only one
     fits), or "latest".

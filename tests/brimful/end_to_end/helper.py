@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from brimful.record import latest, read_record
+from brimful.record import list_records, read_record
 from brimful.values import Record
 from tests.conftest import WITHOUT_DYNAMO
 
@@ -65,9 +65,9 @@ class Done:
     @cached_property
     def record(self) -> Record:
         """The latest record, as it can be read back."""
-        newest = latest(self.home)
-        assert newest is not None, self.err
-        return read_record(newest)
+        records = list_records(self.home)
+        assert records, self.err
+        return read_record(records[-1])
 
     @property
     def trial(self) -> Path:

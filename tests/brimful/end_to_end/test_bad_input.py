@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from brimful.record import latest, read_record
+from brimful.record import read_record
 from brimful.values import Outcome
 from tests.brimful.end_to_end.helper import (
     TRAINING,
@@ -120,7 +120,7 @@ def test_a_signal_in_the_middle_of_a_trial_ends_all_children_and_keeps_the_recor
     assert json.loads(out)["error"]["exit_code"] == code
     assert "Traceback" not in err
     assert not left_over(home)
-    record = read_record(latest(home))
+    record = read_record("latest", home)
     assert record.closed.exit_code == code
     if code == 130:
         assert record.trials[0].outcome is Outcome.INTERRUPTED

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from brimful.record import latest, read_record
+from brimful.record import read_record
 from tests.brimful.end_to_end.helper import (
     brimful,
     environment,
@@ -234,7 +234,7 @@ def test_a_signal_to_brimful_lets_the_script_write_its_checkpoint_to_the_end(
     _, err = process.communicate(timeout=120)
     assert process.returncode == code, err
     assert (tmp_path / "saved.txt").read_text().split() == [str(n) for n in range(10)]
-    record = read_record(latest(tmp_path / "home") or "")
+    record = read_record("latest", tmp_path / "home")
     assert record.run is not None and record.run.ended is not None
     assert (record.run.ended.exit_code, record.run.attempts[0].exit_code) == (code, 0)
     assert record.run.attempts[0].steps > 5 or record.run.attempts[0].reports
@@ -252,7 +252,7 @@ def test_a_brimful_that_is_killed_takes_its_script_along_and_lets_it_save(tmp_pa
         time.sleep(0.1)
     assert left_over(tmp_path / "home") == []
     assert len((tmp_path / "saved.txt").read_text().split()) == 10
-    record = read_record(latest(tmp_path / "home") or "")
+    record = read_record("latest", tmp_path / "home")
     assert record.run is not None and record.run.ended is None
 
 

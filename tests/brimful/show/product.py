@@ -20,7 +20,7 @@ from unittest.mock import patch
 
 from brimful import audit, predict, tune
 from brimful.errors import BrimfulError
-from brimful.record import latest, read_record
+from brimful.record import list_records, read_record
 from brimful.values import (
     AttemptStarted,
     Check,
@@ -133,7 +133,7 @@ def made(
             work(world, verb, argv, home=Path(home), **({"budget": "90%"} | more))
         except BrimfulError as error:
             assert error.exit_code
-        folder = latest(home)
+        folder = list_records(home)[-1]
         path = folder / "record.jsonl"
         entries = path.read_bytes().splitlines(keepends=True)
         path.write_bytes(

@@ -14,7 +14,7 @@ import pytest
 from brimful import run
 from brimful.decide.run.smaller_batch_size import FittingSizes
 from brimful.errors import DiskFull, NoSuchCommand, UsageError
-from brimful.record import RecordWriter, latest, read_record
+from brimful.record import RecordWriter, list_records, read_record
 from brimful.values import (
     Attempt,
     Command,
@@ -219,13 +219,13 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_started(
     with pytest.raises(UsageError, match=problem):
         trains(*words, **more)
     assert user.lines == []
-    assert latest(tmp_path / "home") is None
+    assert not list_records(tmp_path / "home")
 
 
 def test_a_command_that_is_not_there_ends_with_its_name(tmp_path):
     with pytest.raises(NoSuchCommand, match="pythn"):
         run(["pythn", "train.py"], device="cpu", options=Options(home=tmp_path))
-    assert read_record(latest(tmp_path) or "").closed.exit_code == 2  # type: ignore[union-attr]
+    assert read_record("latest", tmp_path).closed.exit_code == 2  # type: ignore[union-attr]
 
 
 def test_a_training_that_goes_well_is_not_ended_by_a_disk_that_is_full(trains, user, monkeypatch):
@@ -440,7 +440,7 @@ def test_a_ladder_that_does_not_fall_is_refused_before_anything_is_started(
     with pytest.raises(UsageError, match=problem) as caught:
         trains("{batch_size}", "20", settings={"batch_size": 64}, ladder=ladder)
     assert "--ladder 96,80,64,48" in caught.value.suggestion
-    assert latest(tmp_path / "home") is None
+    assert not list_records(tmp_path / "home")
 
 
 @pytest.mark.parametrize("name", ["bs", "batchsize", "train_batch_size"])

@@ -14,7 +14,7 @@ from brimful import record as record_module
 from brimful import run
 from brimful.codec import read_wire_leniently
 from brimful.errors import UsageError
-from brimful.record import RecordWriter, latest, read_record
+from brimful.record import RecordWriter, list_records, read_record
 from brimful.show.headline import headline
 from brimful.show.section import Table
 from brimful.show.sections import sections
@@ -176,14 +176,14 @@ def test_a_run_that_made_no_step_is_begun_anew_and_one_of_which_nobody_knows_goe
 
 def test_without_a_place_for_the_words_nothing_is_started(cuts, tmp_path):
     cuts(steps=17, resume_with=None)
-    before = latest(tmp_path / "home")
+    before = list_records(tmp_path / "home")
     with pytest.raises(UsageError) as caught:
         cuts.again(resume_with=None)
     assert "was cut off in attempt 1 after 17 steps, and the command has no {resume}" in str(
         caught.value
     )
     assert "--resume-with" in caught.value.suggestion and "--fresh" in caught.value.suggestion
-    assert latest(tmp_path / "home") == before
+    assert list_records(tmp_path / "home") == before
     assert cuts.again("{resume}")[0].lines == ["started --resume last"]
 
 

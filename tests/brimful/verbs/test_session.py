@@ -15,7 +15,7 @@ from brimful import audit, predict, tune
 from brimful import record as records
 from brimful.command import parse
 from brimful.errors import DiskFull, Terminated
-from brimful.record import latest, read_record
+from brimful.record import list_records, read_record
 from brimful.show.console import make_console, show_record
 from brimful.show.html import render_page
 from brimful.values import Outcome
@@ -24,7 +24,7 @@ from tests.brimful.verbs.world import World, work
 
 
 def kept(home):
-    return read_record(latest(home))
+    return read_record("latest", home)
 
 
 @pytest.mark.parametrize(
@@ -84,10 +84,10 @@ def test_a_disk_that_fills_up_at_any_byte_of_the_record_leaves_whole_lines(tmp_p
             return
         except DiskFull as error:
             assert "Kept" in error.explanation
-    data = (latest(home) / "record.jsonl").read_bytes()
+    data = (list_records(home)[-1] / "record.jsonl").read_bytes()
     assert data == b"" or data.endswith(b"\n"), "no torn line is left behind"
     if data:
-        read_record(latest(home))
+        read_record("latest", home)
 
 
 def cut_off(whole_record, share):
@@ -116,7 +116,7 @@ def whole_record(tmp_path_factory):
     record = work(
         World(), tune, ("my-train", "--batch-size", "24"), device="cpu", budget="1GiB", home=home
     )
-    path = latest(home)
+    path = list_records(home)[-1]
     assert record.plan is not None
     return path, (path / "record.jsonl").read_bytes()
 

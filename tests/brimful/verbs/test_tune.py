@@ -15,7 +15,7 @@ from brimful.errors import CommandFailed, DoesNotFit, Interrupted, TimeIsUp, Tri
 from brimful.measure import accelerators, host
 from brimful.measure.accelerators import Accelerator
 from brimful.measure.gpus import custom_gpu
-from brimful.record import latest, read_record
+from brimful.record import read_record
 from brimful.show.headline import headline
 from brimful.units import format_bytes
 from brimful.values import Estimate, Outcome, Place, Plan, Record, Source
@@ -134,7 +134,7 @@ def test_only_memory_makes_the_search_go_smaller(tmp_path, outcome):
             home=tmp_path,
         )
     assert len(world.launched) == 1, "a script that fails is not tried at other sizes"
-    record = read_record(latest(tmp_path))
+    record = read_record("latest", tmp_path)
     assert record.closed.exit_code == 5 and [result.outcome for result in record.trials] == [
         outcome
     ], "and it is in the record"
@@ -494,7 +494,7 @@ def test_an_interrupted_search_on_an_imaginary_card_leaves_the_largest_that_was_
 def test_an_interrupt_before_any_speed_is_known_leaves_no_plan(tmp_path):
     with pytest.raises(Interrupted):
         work(interrupted_at(2), tune, ASKED, device="cpu", budget="1GiB", home=tmp_path)
-    assert read_record(latest(tmp_path)).plan is None
+    assert read_record("latest", tmp_path).plan is None
 
 
 @pytest.fixture

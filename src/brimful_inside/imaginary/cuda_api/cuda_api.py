@@ -399,9 +399,6 @@ class AskedNumber(int):
     def __reduce__(self) -> Tuple:
         return int, (int.__add__(self, 0),)
 
-    def __hash__(self) -> int:
-        return hash(_decided(self, lambda plain: plain))
-
 
 class AskedCapability(tuple):
     """(major, minor)."""
@@ -414,26 +411,21 @@ class AskedCapability(tuple):
     def __reduce__(self) -> Tuple:
         return tuple, ([int.__add__(number, 0) for number in self],)
 
-    def __hash__(self) -> int:
-        return hash(_decided(self, lambda plain: plain))
-
-
-def _decided(asked: Any, rule: Callable[[Any], Any]) -> Any:
-    return asked._machine.choose(lambda capability: rule(asked._plain(capability)))
-
 
 def _deciding(name: str) -> Callable:
     def decide(asked: Any, *others: Any) -> Any:
         plain = [
             int.__add__(other, 0) if isinstance(other, AskedNumber) else other for other in others
         ]
-        return _decided(asked, lambda capability: getattr(capability, name)(*plain))
+        return asked._machine.choose(
+            lambda capability: getattr(asked._plain(capability), name)(*plain)
+        )
 
     return decide
 
 
-_COMPARED = ("eq", "ne", "lt", "le", "gt", "ge")
-for _name in _COMPARED:
+_BOTH = ("eq", "ne", "lt", "le", "gt", "ge", "hash")
+for _name in _BOTH:
     setattr(AskedCapability, "__%s__" % _name, _deciding("__%s__" % _name))
-for _name in (*_COMPARED, "add", "radd", "sub", "rsub", "mul", "rmul", "floordiv", "mod", "bool"):
+for _name in (*_BOTH, "add", "radd", "sub", "rsub", "mul", "rmul", "floordiv", "mod", "bool"):
     setattr(AskedNumber, "__%s__" % _name, _deciding("__%s__" % _name))
