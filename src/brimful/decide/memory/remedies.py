@@ -132,15 +132,7 @@ class Memory:
             amount if allocation.category == category else 0
             for allocation, amount in zip(allocations, of_each, strict=True)
         ]
-        alive = most = number = 0
-        for event in self.program.events:
-            if event[0] == "malloc":
-                alive += counted[number]
-                most = max(most, alive)
-                number += 1
-            elif event[0] in ("free", "retire"):
-                alive -= counted[event[1]]
-        return most
+        return self.program.peak_live_bytes(counted)
 
 
 def phases_of(program: Program) -> Iterator[str]:
