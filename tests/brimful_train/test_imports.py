@@ -9,8 +9,7 @@ import pytest
 from tests.test_imports import import_circles
 
 # Units, errors, values, the policy for the host's memory, the table of out-of-memory errors, the
-# allocator's settings, the formulas of the noise scale, the meter of the host's peak, and what a
-# script says to a probe.
+# allocator's settings, the formulas of the noise scale, and what a script says to a probe.
 ALLOWED = {
     "brimful.units",
     "brimful.errors",
@@ -20,7 +19,6 @@ ALLOWED = {
     "brimful_inside.simulator.allocator_settings",
     "brimful_inside.simulator.oom_patterns",
     "brimful_inside.noise_scale",
-    "brimful_inside.probe.memory.host_memory",
     "brimful_inside.script",
 }
 

@@ -6,9 +6,11 @@ to its end.
 """
 
 import contextlib
+import re
 import resource
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 import psutil
@@ -18,7 +20,6 @@ from brimful.errors import DoesNotFit
 from brimful.units import format_bytes, parse_budget
 from brimful.values import EffectiveSetting
 from brimful_inside import script
-from brimful_inside.probe.memory.host_memory import HostMeter
 
 TRAIN, EVAL = "train", "eval"
 
@@ -107,10 +108,15 @@ class _HostMeter:
     """This process's resident memory, without its workers'."""
 
     def reset(self) -> None:
-        HostMeter.reset()
+        """proc(5): writing 5 to clear_refs resets VmHWM to what is resident now."""
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")
 
     def peak(self) -> Peak:
-        return Peak(host_bytes=HostMeter.peak_bytes())
+        """VmHWM, or where a kernel has none (some sandboxes) what getrusage(2) knows."""
+        mark = re.search(r"^VmHWM:\s+(\d+)", Path("/proc/self/status").read_text(), re.MULTILINE)
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        return Peak(host_bytes=(usage.ru_maxrss if mark is None else int(mark[1])) * 1024)
 
     def now_bytes(self) -> int:
         return psutil.Process().memory_info().rss
