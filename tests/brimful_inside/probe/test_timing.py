@@ -59,22 +59,23 @@ def test_evaluations_are_in_no_time_of_training_and_in_no_count():
     assert counter.read(None).samples is None
 
 
-def test_the_time_that_training_waited_for_its_first_batch_is_of_its_time():
-    counter = run_counter(times=[3, 4])
-    counter.begin(2.0)
-    counter.step(8, 2.0)
+@pytest.mark.parametrize(
+    ("times", "waited_s", "steps", "counted"),
+    [
+        ([3, 4], 2.0, [(8, 2.0)], (8, 3, 2.0)),
+        ([0, 9, 10, 11], 0.0, [(None, 1.0), (8, 0.5), (8, 0.0)], (16, 2, 0.5)),
+    ],
+    ids=["the wait for the first batch", "a first step whose samples are not known"],
+)
+def test_the_wait_for_the_first_batch_is_of_the_time_and_a_first_step_of_unknown_samples_of_none(
+    times, waited_s, steps, counted
+):
+    counter = run_counter(times=times)
+    counter.begin(waited_s)
+    for step in steps:
+        counter.step(*step)
     seen = counter.read(None)
-    assert (seen.train_s, seen.loading_s) == (3, 2.0)
-
-
-def test_a_first_step_whose_samples_are_not_known_is_in_no_count_and_in_no_time():
-    counter = run_counter(times=[0, 9, 10, 11])
-    counter.begin()
-    counter.step(None, 1.0)
-    counter.step(8, 0.5)
-    counter.step(8, 0.0)
-    seen = counter.read(None)
-    assert (seen.samples, seen.train_s, seen.loading_s) == (16, 2, 0.5)
+    assert (seen.samples, seen.train_s, seen.loading_s) == counted
 
 
 @pytest.mark.parametrize(
@@ -88,8 +89,8 @@ def test_a_first_step_whose_samples_are_not_known_is_in_no_count_and_in_no_time(
     ],
 )
 def test_retries_of_steps_in_a_row_are_reported_and_those_before_training_are_none(retries, streak):
-    found = iter([*retries, retries[-1]])
-    counter = run_counter(lambda: Held(1, 2, next(found)))
+    readings = iter([*retries, retries[-1]])
+    counter = run_counter(lambda: Held(1, 2, next(readings)))
     counter.begin()
     for _ in retries:
         counter.step(1, 0.0)
@@ -99,9 +100,7 @@ def test_retries_of_steps_in_a_row_are_reported_and_those_before_training_are_no
 
 def test_short_steps_are_polled_now_and_then_only():
     polls = []
-    counter = RunCounter(
-        lambda: polls.append(1), clock=iter(POLL_S * n / 10 for n in range(1000)).__next__
-    )
+    counter = run_counter(lambda: polls.append(1), (POLL_S * n / 10 for n in range(1000)))
     counter.begin()
     for _ in range(100):
         counter.step(1, 0.0)
@@ -163,10 +162,8 @@ def test_a_run_that_is_killed_leaves_its_peaks_and_how_far_it_came(run_trial):
     assert trial.reports == []
     (path,) = trial.folder.glob("latest-report-*.jsonl")
     report = json.loads(path.read_text())
-    assert report["ended"] == "running"
-    assert report["steps"] > 0
-    assert report["phases"]["train"]["host_bytes"] > 1 << 20
-    assert report["counters"]["samples"] > 0
+    assert (report["ended"], report["steps"] > 0) == ("running", True)
+    assert report["phases"]["train"]["host_bytes"] > 1 << 20 and report["counters"]["samples"] > 0
 
 
 def test_a_script_that_fails_late_in_a_run_has_crashed(run_trial):
@@ -184,8 +181,9 @@ def test_the_allocator_of_a_card_reports_what_it_holds_and_its_retries(run_trial
         weight.sum().backward(); optimizer.step()
         del big
     """
-    trial = run_trial(script, device="imaginary", capacity_bytes=60 << 20, **RUN)
-    counter = trial.report["counters"]
+    counter = run_trial(script, device="imaginary", capacity_bytes=60 << 20, **RUN).report[
+        "counters"
+    ]
     assert counter["alloc_retries"] == 3
     assert 1 << 20 <= counter["allocated_bytes"] <= counter["reserved_bytes"] <= 60 << 20
 
@@ -246,13 +244,15 @@ class Event:
 
 @pytest.fixture
 def clock(monkeypatch):
-    monkeypatch.setattr(Event, "now_ms", 0.0)
-    monkeypatch.setattr(Event, "reached", True)
-    monkeypatch.setattr(Event, "waited", 0)
-    monkeypatch.setattr(timing, "is_started", lambda: True)
-    monkeypatch.setattr(timing, "accelerator_type", lambda: "cuda")
+    for name, value in (("now_ms", 0.0), ("reached", True), ("waited", 0)):
+        monkeypatch.setattr(Event, name, value)
+    for place, name, value in (
+        (timing, "is_started", True),
+        (timing, "accelerator_type", "cuda"),
+        (torch.cuda, "is_current_stream_capturing", False),
+    ):
+        monkeypatch.setattr(place, name, lambda value=value: value)
     monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     return monkeypatch
 
 
@@ -271,10 +271,9 @@ def test_events_are_recorded_where_the_parameters_lie(clock):
     clock.setattr(torch.cuda, "current_stream", lambda device: f"the stream of {device}")
     watch = EventClock()
     times = StepTimes(watch, warmup_steps=1, steps=2)
-    times.works_on(torch.device("cpu"))
-    assert watch.mark()[0].stream is None
-    times.works_on(torch.device("cuda:1"))
-    assert watch.mark()[0].stream == "the stream of cuda:1"
+    for device, stream in (("cpu", None), ("cuda:1", "the stream of cuda:1")):
+        times.works_on(torch.device(device))
+        assert watch.mark()[0].stream == stream
 
 
 @pytest.mark.parametrize(

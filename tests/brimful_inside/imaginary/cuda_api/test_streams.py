@@ -15,7 +15,7 @@ def used_by_main(nbytes: int = 30 * MIB) -> torch.Tensor:
     """A tensor of a side stream's pool that the current stream uses as well, as prefetchers make
     them."""
     with torch.cuda.stream(torch.cuda.Stream()):
-        made = torch.empty(nbytes, dtype=torch.uint8, device="cuda")
+        made = mebibytes(nbytes // MIB)
     made.record_stream(torch.cuda.current_stream())
     return made
 
@@ -28,8 +28,7 @@ def active() -> int:
 
 
 def test_streams_are_numbered_by_their_first_allocation(gpu, trace_file):
-    for _ in range(3):
-        idle = torch.cuda.Stream()
+    idle = [torch.cuda.Stream() for _ in range(3)][-1]
     with torch.cuda.stream(torch.cuda.Stream()):
         side = torch.empty(10, device="cuda")
     main = torch.empty(10, device="cuda")
@@ -42,23 +41,18 @@ def test_streams_are_numbered_by_their_first_allocation(gpu, trace_file):
 def test_a_block_that_another_stream_uses_returns_when_the_host_has_waited(gpu, trace_file):
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        tensor = torch.empty(30 * MIB, dtype=torch.uint8, device="cuda")
-        tensor.record_stream(torch.cuda.default_stream())
-        del tensor
+        mebibytes(30).record_stream(torch.cuda.default_stream())
         assert torch.cuda.memory_allocated() == 0
-        second = torch.empty(30 * MIB, dtype=torch.uint8, device="cuda")
-        assert torch.cuda.memory_reserved() == 60 * MIB, "the block waits for the default stream"
-        stream.synchronize()  # of no help: the block waits for the other one
-        third = torch.empty(30 * MIB, dtype=torch.uint8, device="cuda")
-        assert torch.cuda.memory_reserved() == 90 * MIB
-        torch.cuda.default_stream().synchronize()
-        fourth = torch.empty(30 * MIB, dtype=torch.uint8, device="cuda")
-        assert torch.cuda.memory_reserved() == 90 * MIB
+        kept = [mebibytes(30)]
+        assert reserved() == 60, "the block waits for the default stream"
+        for wait in (stream, torch.cuda.default_stream()):  # the first is of no help
+            wait.synchronize()
+            kept.append(mebibytes(30))
+            assert reserved() == 90
     assert [type(row) for row in rows(trace_file).rows if isinstance(row, (Retire, Ready))] == [
         Retire,
         Ready,
     ]
-    del second, third, fourth
 
 
 def test_a_storage_that_is_emptied_gives_its_block_back_when_the_other_stream_is_done(gpu):
@@ -92,8 +86,7 @@ def test_what_makes_the_host_wait_lets_the_block_return_and_a_copy_that_does_not
     gpu, wait, request
 ):
     used_by_main()
-    event = torch.cuda.Event()
-    event.record()
+    event = torch.cuda.current_stream().record_event()
     assert active() == 30 * MIB
     wait(event)
     assert active() == (30 * MIB if "without waiting" in request.node.name else 0)
@@ -101,8 +94,7 @@ def test_what_makes_the_host_wait_lets_the_block_return_and_a_copy_that_does_not
 
 def test_an_event_recorded_before_the_end_of_the_tensor_does_not_let_its_block_return(gpu):
     tensor = used_by_main()
-    event = torch.cuda.Event()
-    event.record()
+    event = torch.cuda.current_stream().record_event()
     torch.empty(1, device="cuda")
     del tensor
     event.synchronize()
@@ -218,9 +210,7 @@ def test_streams_that_wait_for_a_capture_take_part_in_it(gpu, trace_file):
     branch, bystander = torch.cuda.Stream(), torch.cuda.Stream()
 
     def work() -> None:
-        start = torch.cuda.Event()
-        start.record()
-        branch.wait_event(start)
+        branch.wait_event(torch.cuda.current_stream().record_event())
         with torch.cuda.stream(branch):
             assert torch.cuda.is_current_stream_capturing() and branch.is_capturing()
             mebibytes(10)
@@ -265,10 +255,8 @@ def test_mistakes_raise_pytorchs_errors(gpu):
     with pytest.raises(RuntimeError, match="non-default stream"):
         graph.capture_begin()
     done = captured(lambda: mebibytes(1))
-    with (
-        torch.cuda.stream(torch.cuda.Stream()),
-        pytest.raises(RuntimeError, match="already owns a captured graph"),
-    ):
+    already = pytest.raises(RuntimeError, match="already owns a captured graph")
+    with torch.cuda.stream(torch.cuda.Stream()), already:
         done.capture_begin()
     with pytest.raises(RuntimeError, match="same stream"):
         graph.capture_end()
@@ -296,9 +284,8 @@ def test_a_memory_pool_of_the_script_is_kept_apart_and_emptied_at_its_end(gpu, t
     with torch.cuda.use_mem_pool(pool):
         inside = mebibytes(100)
         assert pool.use_count() == 2
-    assert pool.use_count() == 1 and [segment["total_size"] for segment in pool.snapshot()] == [
-        100 * MIB
-    ]
+    assert pool.use_count() == 1
+    assert [segment["total_size"] for segment in pool.snapshot()] == [100 * MIB]
     outside = mebibytes(50)
     del inside
     assert kept_after_emptying() == 150
