@@ -22,14 +22,13 @@ class Read:
         trace, _ = traced(work)
         sites = {note.number: note for _, note in trace.notes if isinstance(note, Site)}
         self.tags, self.allocations, at = {}, [], None
-        notes, position = list(trace.notes), 0
+        notes = list(trace.notes)
         for number, row in enumerate([*trace.rows, None]):
-            while position < len(notes) and notes[position][0] <= number:
-                note = notes[position][1]
+            while notes and notes[0][0] <= number:
+                _, note = notes.pop(0)
                 at = note.number if isinstance(note, At) else at
                 if isinstance(note, Tag):
                     self.tags[note.id] = note
-                position += 1
             if isinstance(row, Malloc):
                 self.allocations.append((row, sites[at]))
 
@@ -49,8 +48,7 @@ def test_each_operation_belongs_to_a_module_by_its_path_forward_and_backward():
     assert read.where("gelu_backward", "backward") == layers[::-1]
     products = [f"layers.{i}.{name}" for i in range(3) for name in ("first", "second")]
     assert read.where("addmm", "forward") == [*products, "head"]
-    backward = read.where("aten.mm", "backward")
-    assert list(dict.fromkeys(backward)) == ["head", *products[::-1]]
+    assert list(dict.fromkeys(read.where("aten.mm", "backward"))) == ["head", *products[::-1]]
     assert set(read.where("batch_norm_backward", "backward")) == {"norm"}
     assert {site.model for _, site in read.allocations if site.module} == {"Net"}
     assert not read.where("gelu", "") and "" in read.where("_foreach", "optimizer")
@@ -97,19 +95,12 @@ def test_each_line_that_calls_a_librarys_modules_has_what_they_allocate():
 
 def test_an_allocation_has_a_category_and_the_module_that_owns_it():
     read = Read(lambda: train(Net()))
-    owners = [f"layers.{i}.{name}" for i in range(3) for name in ("first", "second")] + [
-        "norm",
-        "head",
-    ]
+    owners = [f"layers.{i}.{name}" for i in range(3) for name in ("first", "second")]
+    owners += ["norm", "head"]
     assert read.tagged("parameter") == [owner for owner in owners for _ in ("weight", "bias")]
-    assert sorted(read.tagged("optimizer_state")) == sorted(
-        owner for owner in owners for _ in range(4)
-    )
-    assert sorted(read.tagged("gradient")) == sorted(owner for owner in owners for _ in range(4)), (
-        "two steps, anew in each"
-    )
-    assert set(read.tagged("buffer")) == {"norm"}
-    assert len(read.tagged("input")) == 4
+    for category in ("optimizer_state", "gradient"):  # of gradients: two steps, anew in each
+        assert sorted(read.tagged(category)) == sorted(4 * owners)
+    assert set(read.tagged("buffer")) == {"norm"} and len(read.tagged("input")) == 4
 
 
 def test_tied_weights_count_once_and_a_copy_of_a_model_has_no_category():
@@ -141,14 +132,11 @@ def test_two_models_of_one_class_get_names_of_their_own():
         other(model(torch.zeros(4, 8, device="cuda"))).sum().backward()
 
     read = Read(work)
-    relus = [(site.model, site.module) for row, site in read.allocations if "relu" in row.op]
-    assert relus == [("Sequential", "1"), ("Sequential#2", "1")]
-    backward = [
-        (site.model, site.module)
-        for row, site in read.allocations
-        if "threshold_backward" in row.op
-    ]
-    assert backward == relus[::-1]
+    relus, backward = (
+        [(site.model, site.module) for row, site in read.allocations if op in row.op]
+        for op in ("relu", "threshold_backward")
+    )
+    assert relus == backward[::-1] == [("Sequential", "1"), ("Sequential#2", "1")]
 
 
 def test_recomputation_is_not_counted_as_forward():

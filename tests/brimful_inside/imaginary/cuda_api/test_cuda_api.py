@@ -20,22 +20,17 @@ MIB = 1 << 20
 
 
 def test_the_card_is_there_and_says_what_it_is(gpu):
-    assert (
-        torch.cuda.is_available()
-        and torch.cuda.device_count() == 1
-        and torch.cuda.current_device() == 0
-    )
-    assert torch.cuda.get_device_name(
-        0
-    ) == "an imaginary card" and torch.cuda.get_device_capability() == (8, 0)
+    assert torch.cuda.is_available() and torch.version.cuda
+    assert (torch.cuda.device_count(), torch.cuda.current_device()) == (1, 0)
+    assert torch.cuda.get_device_name(0) == "an imaginary card"
+    assert torch.cuda.get_device_capability() == (8, 0)
     properties = torch.cuda.get_device_properties("cuda")
-    assert properties.total_memory == 40 << 30 and properties.multi_processor_count == 108
+    assert (properties.total_memory, properties.multi_processor_count) == (40 << 30, 108)
     assert (
         torch.cuda.is_bf16_supported()
         and torch.backends.cuda.is_built()
         and torch.backends.cudnn.is_available()
     )
-    assert torch.version.cuda
 
 
 def test_every_function_reports_the_memory(gpu):
@@ -64,16 +59,15 @@ def test_the_accelerator_is_the_card(gpu):
     torch.accelerator.set_device_index(0)
     torch.accelerator.synchronize()
     card = torch.zeros(10, device=torch.accelerator.current_accelerator())
+    assert card.is_cuda
     if hasattr(torch.accelerator, "memory_allocated"):
         assert torch.accelerator.memory_allocated() == 512
-    assert card.is_cuda
 
 
 def test_random_states_can_be_kept(gpu):
     torch.cuda.manual_seed_all(3)
     torch.cuda.seed_all()
-    state = torch.cuda.get_rng_state()
-    torch.cuda.set_rng_state(state)
+    torch.cuda.set_rng_state(torch.cuda.get_rng_state())
     assert len(torch.cuda.get_rng_state_all()) == 1 and torch.cuda.initial_seed() is not None
     with torch.random.fork_rng():
         torch.rand(2, device="cuda")
@@ -94,48 +88,56 @@ def test_flags_can_be_set(gpu):
 # --- the allocator's settings, as a script changes them ---
 
 
+def mebibytes_each_11():
+    return [torch.zeros(11 * MIB, dtype=torch.uint8, device="cuda") for _ in range(3)]
+
+
 def test_what_a_script_writes_into_its_environment_before_the_card_is_used_is_obeyed(
     gpu, trace_file, monkeypatch
 ):
     """PyTorch reads it at its allocator's first use, not when it is imported."""
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-    tensors = [torch.zeros(11 * MIB, dtype=torch.uint8, device="cuda") for _ in range(3)]
+    tensors = mebibytes_each_11()
     assert torch.cuda.memory_reserved() == 40 * MIB, (
         "pages of 20 MiB, where each tensor would have a segment of 12"
     )
-    peak = played(trace_file).peak
     told = rows(trace_file).rows[0]
-    assert isinstance(told, Settings) and settings_from(told.text) == settings_from(
-        "expandable_segments:True"
-    )
-    assert peak.reserved == 40 * MIB and len(tensors) == 3
+    assert isinstance(told, Settings)
+    assert settings_from(told.text) == settings_from("expandable_segments:True")
+    assert played(trace_file).peak.reserved == 40 * MIB and len(tensors) == 3
 
 
-@pytest.mark.parametrize("text", ["max_split_size_mb:128", None])
-def test_what_a_script_replaces_or_removes_there_is_in_force_no_more(enter, monkeypatch, text):
-    gpu = enter(settings=settings_from("expandable_segments:True"))
-    if text is not None:
-        monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", text)
-    torch.zeros(1, device="cuda")
-    assert gpu.allocator.settings == settings_from(text or "")
-
-
-def test_what_a_script_sets_by_call_before_the_card_is_used_comes_after_its_environment(
-    gpu, monkeypatch
+@pytest.mark.parametrize(
+    ("before", "environment", "call", "in_force"),
+    [
+        ("expandable_segments:True", "max_split_size_mb:128", "", "max_split_size_mb:128"),
+        ("expandable_segments:True", None, "", ""),
+        (
+            "",
+            "expandable_segments:True",
+            "roundup_power2_divisions:4",
+            "expandable_segments:True,roundup_power2_divisions:4",
+        ),
+    ],
+    ids=["replaced", "removed", "a call after it"],
+)
+def test_what_a_script_replaces_or_removes_there_or_sets_by_a_later_call_is_in_force(
+    enter, monkeypatch, before, environment, call, in_force
 ):
-    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-    torch.cuda.memory._set_allocator_settings("roundup_power2_divisions:4")
+    gpu = enter(settings=settings_from(before))
+    if environment is not None:
+        monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", environment)
+    if call:
+        torch.cuda.memory._set_allocator_settings(call)
     torch.zeros(1, device="cuda")
-    assert gpu.allocator.settings == settings_from(
-        "expandable_segments:True,roundup_power2_divisions:4"
-    )
+    assert gpu.allocator.settings == settings_from(in_force)
 
 
 def test_what_comes_too_late_is_not(gpu, monkeypatch):
     first = torch.zeros(1, device="cuda")
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-    tensors = [torch.zeros(11 * MIB, dtype=torch.uint8, device="cuda") for _ in range(3)]
-    assert torch.cuda.memory_reserved() == (2 + 3 * 12) * MIB and first.is_cuda and tensors
+    tensors = [first, *mebibytes_each_11()]
+    assert torch.cuda.memory_reserved() == (2 + 3 * 12) * MIB and len(tensors) == 4
 
 
 def test_a_fraction_of_the_card_is_a_limit_in_the_replay_as_well(gpu, trace_file):
@@ -182,8 +184,7 @@ def alike(gpu):
 )
 def test_what_a_script_decides_by_the_capability_parts_the_cards(speaking, ask, left):
     plain = ask()
-    assert plain or plain is False
-    assert alike(speaking) == left
+    assert (plain or plain is False) and alike(speaking) == left
 
 
 def test_writing_the_capability_down_decides_nothing(speaking):

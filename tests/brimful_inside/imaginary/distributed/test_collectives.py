@@ -32,20 +32,20 @@ def test_lists_for_each_rank_are_flattened_for_nccl(alone, requested):
     tensor = torch.ones(1 << 18, device="cuda")
     outputs = [torch.empty_like(tensor) for _ in range(RANKS)]
     before = requested()
-    torch.cuda.reset_peak_memory_stats()
-    dist.all_gather(outputs, tensor)
-    assert torch.cuda.memory_stats()["requested_bytes.all.peak"] - before == RANKS * tensor.nbytes
-    torch.cuda.reset_peak_memory_stats()
-    dist.reduce_scatter(tensor, outputs)
-    assert torch.cuda.memory_stats()["requested_bytes.all.peak"] - before == RANKS * tensor.nbytes
-    assert requested() == before
+    for exchange, into in (
+        (dist.all_gather, (outputs, tensor)),
+        (dist.reduce_scatter, (tensor, outputs)),
+    ):
+        torch.cuda.reset_peak_memory_stats()
+        exchange(*into)
+        peak = torch.cuda.memory_stats()["requested_bytes.all.peak"]
+        assert (peak, requested()) == (before + RANKS * tensor.nbytes, before)
 
 
 def test_work_can_be_waited_for_and_has_its_tensors(alone):
     tensor = torch.ones(3, device="cuda")
     work = dist.all_reduce(tensor, async_op=True)
-    assert work.wait() and work.is_completed()
-    assert work.get_future().value()[0] is tensor
+    assert work.wait() and work.is_completed() and work.get_future().value()[0] is tensor
 
 
 def test_sends_and_receives_go_together_in_a_batch(alone):
@@ -61,15 +61,13 @@ def test_sends_and_receives_go_together_in_a_batch(alone):
 def test_functional_collectives_make_their_outputs(alone, requested):
     tensor = torch.ones(RANKS, 16, device="cuda")
     before = requested()
-    gathered = functional.all_gather_tensor(tensor, 0, dist.group.WORLD)
-    scattered = functional.reduce_scatter_tensor(tensor, "sum", 0, dist.group.WORLD)
-    reduced = functional.all_reduce(tensor, "sum", dist.group.WORLD)
-    assert (
-        gathered.shape == (RANKS * RANKS, 16)
-        and scattered.shape == (1, 16)
-        and reduced.shape == tensor.shape
+    outputs = (
+        functional.all_gather_tensor(tensor, 0, dist.group.WORLD),
+        functional.reduce_scatter_tensor(tensor, "sum", 0, dist.group.WORLD),
+        functional.all_reduce(tensor, "sum", dist.group.WORLD),
     )
-    del gathered, scattered, reduced
+    assert [each.shape for each in outputs] == [(RANKS * RANKS, 16), (1, 16), (RANKS, 16)]
+    del outputs
     assert requested() == before
 
 
@@ -80,27 +78,21 @@ def test_groups_are_made_within_groups_and_their_communicators_counted(alone):
     mine = dist.new_group([2, 3])
     dist.new_group([4, 5])  # of others
     assert dist.get_world_size(mine) == 2 and dist.get_rank(mine) == 1
-    dist.all_reduce(tensor, group=mine)
-    dist.all_reduce(tensor, group=mine)
+    for _ in range(2):
+        dist.all_reduce(tensor, group=mine)
     assert sorted(alone.communicators.values()) == [2, RANKS]
 
 
 def test_what_others_would_say_is_what_the_rank_knows_itself(alone):
-    gathered_objects = [None] * RANKS
+    gathered_objects, names, taken = [None] * RANKS, ["mine"], [None]
     dist.all_gather_object(gathered_objects, {"rank": RANK})
-    assert gathered_objects == [{"rank": RANK}] * RANKS
-    names = ["mine"]
     dist.broadcast_object_list(names, src=0)
-    assert names == ["mine"]
-    taken = [None]
     dist.scatter_object_list(taken, list(range(RANKS)), src=0)
-    assert taken == [RANK]
-    count = torch.tensor([5.0])
-    host = dist.new_group(backend="gloo")
-    dist.all_reduce(count, group=host)
-    assert count.item() == 5 * RANKS
-    dist.all_reduce(count, op=dist.ReduceOp.MAX, group=host)
-    assert count.item() == 5 * RANKS
+    assert (gathered_objects, names, taken) == ([{"rank": RANK}] * RANKS, ["mine"], [RANK])
+    count, host = torch.tensor([5.0]), dist.new_group(backend="gloo")
+    for operation in (dist.ReduceOp.SUM, dist.ReduceOp.MAX):
+        dist.all_reduce(count, op=operation, group=host)
+        assert count.item() == 5 * RANKS
     assert sum(alone.approximations.values()) == 5
 
 

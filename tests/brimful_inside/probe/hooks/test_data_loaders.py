@@ -72,11 +72,10 @@ def test_an_epoch_of_one_batch_has_nothing_ahead():
 
 def test_batches_of_an_evaluation_belong_to_no_step():
     c, train, evaluation = Consumption(), iteration(1), iteration(2, EVAL)
-    give(c, train, 1)
-    c.step()
-    give(c, evaluation, 5)
-    give(c, train, 1)
-    c.step()
+    for _ in range(2):
+        give(c, train, 1)
+        c.step()
+        give(c, evaluation, 5)
     assert c.by_step() == ([1, 1], [4, 4])
 
 
@@ -241,12 +240,8 @@ def test_a_loader_that_keeps_one_endless_iterator_is_seen_cut_and_evaluated(
     assert seen.exit_code == 0 and not seen.failures, seen.stderr
     assert seen.stdout.splitlines() == ["evaluated 2"] * evaluations
     train, val = seen.report["loaders"]
-    assert (train["role"], train["batch_size"], train["dataset_length"]) == (
-        "train",
-        batch_size,
-        64,
-    )
-    assert train["length"] == 64 // batch_size
+    settings = {"batch_size": batch_size, "dataset_length": 64, "length": 64 // batch_size}
+    assert train == {**train, "role": "train", **settings}
     assert (val["role"], val["iterations"]) == ("eval", evaluations)
     assert seen.report["steps"] == 4 and "eval" in seen.report["phases"]
 
@@ -286,23 +281,17 @@ def test_a_loader_that_is_none_but_uses_torchs_iterators_is_seen(run_trial):
     """As fastai has it."""
     seen = run_trial(TORCHS_ITERATOR)
     (loader,) = seen.report["loaders"]
-    assert (loader["role"], loader["batches"][0]["samples"], loader["batch_size"]) == (
-        "train",
-        6,
-        6,
-    )
-    assert (loader["dataset_length"], loader["drop_last"]) == (125, True)
+    settings = {"batch_size": 6, "dataset_length": 125, "drop_last": True}
+    assert loader == {**loader, "role": "train", **settings}
+    assert loader["batches"][0]["samples"] == 6
     assert seen.report["steps"] == 4, "it ended early"
 
 
 def test_a_subclass_that_fails_by_itself_still_fails(run_trial):
-    seen = run_trial(
+    (failure,) = run_trial(
         ENDLESS.replace("for _ in range(len(self)):", "for _ in iter([next(iter(()))]):")
-    )
-    assert (
-        seen.failures[0]["type"] == "RuntimeError"
-        and "StopIteration" in seen.failures[0]["message"]
-    )
+    ).failures
+    assert failure["type"] == "RuntimeError" and "StopIteration" in failure["message"]
 
 
 WORKERS = """
@@ -352,8 +341,7 @@ def test_once_a_trial_has_its_steps_later_passes_give_a_batch_again_and_start_no
 
 
 def test_a_real_devices_loader_starts_its_workers_at_each_pass(run_trial):
-    seen = run_trial(WORKERS.replace(".cuda()", ""))
-    assert seen.stdout.count("a worker begins") == 12
+    assert run_trial(WORKERS.replace(".cuda()", "")).stdout.count("a worker begins") == 12
 
 
 LONG_EVALUATION = """
@@ -505,9 +493,12 @@ def test_what_runs_in_evaluations_and_between_two_epochs_is_in_the_trace(
 
 
 def test_a_teacher_that_goes_first_is_no_evaluation(run_trial):
-    text = OUTSIDE.replace("DRAW", "plain").replace("EPOCHS", "3").replace("AFTER", "pass")
-    text = text.replace("WITHIN", "with torch.no_grad(): teacher(x)").replace(
-        "optimizer =", "teacher = model; optimizer ="
+    text = (
+        OUTSIDE.replace("DRAW", "plain")
+        .replace("EPOCHS", "3")
+        .replace("WITHIN", "with torch.no_grad(): teacher(x)")
+        .replace("AFTER", "pass")
+        .replace("optimizer =", "teacher = model; optimizer =")
     )
     seen = run_trial(text, device="imaginary", card={**CARD, **RATES}, trace=True, steps=3)
     assert seen.exit_code == 0 and seen.report["loaders"][0]["role"] == "train", seen.stderr

@@ -23,13 +23,11 @@ def steps():
     made = []
     steps = Steps(lambda: None, made.append, lambda: None, lambda record: None)
     steps.marks = made
-    hooks = [
+    with (
         register_optimizer_step_pre_hook(lambda o, a, k: steps.before(o, a, k, sys._getframe(1))),
         register_optimizer_step_post_hook(lambda o, a, k: steps.after(o)),
-    ]
-    yield steps
-    for hook in hooks:
-        hook.remove()
+    ):
+        yield steps
 
 
 def parameter(size=3):
@@ -46,9 +44,8 @@ def test_a_plain_optimizer_is_counted_with_its_rates(steps):
     optimizer.param_groups[0]["lr"] = 0.05
     optimizer.step()
     (seen,) = steps.read()
-    assert (seen.name, seen.steps, seen.parameters) == ("AdamW", 2, 8)
+    assert (seen.name, seen.steps, seen.parameters, seen.uses_closure) == ("AdamW", 2, 8, False)
     assert seen.first_learning_rates == [0.1, 0.2] and seen.learning_rates == [0.05, 0.2]
-    assert not seen.uses_closure
     assert steps.marks == [1, 2]
 
 
@@ -92,17 +89,15 @@ def test_a_wrapper_and_what_it_wraps_or_its_base_class_are_one(steps, make, name
 def test_the_first_of_several_optimizers_sets_the_pace(steps):
     first, second = torch.optim.SGD([parameter()], lr=0.1), torch.optim.Adam([parameter()], lr=0.2)
     for _ in range(2):
-        first.step()
-        second.step()
-        second.step()
+        for optimizer in (first, second, second):
+            optimizer.step()
     assert steps.count == 2 and steps.marks == [1, 2]
     assert [(seen.name, seen.steps) for seen in steps.read()] == [("SGD", 2), ("Adam", 4)]
 
 
 def test_a_closure_that_evaluates_often_is_one_step(steps):
-    weight = torch.nn.Parameter(torch.ones(2))
+    weight, calls = torch.nn.Parameter(torch.ones(2)), []
     optimizer = torch.optim.LBFGS([weight], lr=0.1, max_iter=5)
-    calls = []
 
     def closure():
         optimizer.zero_grad()
@@ -113,8 +108,8 @@ def test_a_closure_that_evaluates_often_is_one_step(steps):
 
     optimizer.step(closure)
     (seen,) = steps.read()
-    assert seen.steps == 1 and seen.uses_closure and len(calls) > 1 and all(calls)
-    assert not steps.stepping
+    assert seen.steps == 1 and seen.uses_closure and not steps.stepping
+    assert len(calls) > 1 and all(calls)
 
 
 def test_a_step_that_raised_does_not_swallow_the_next_one(steps):
@@ -122,9 +117,8 @@ def test_a_step_that_raised_does_not_swallow_the_next_one(steps):
         def step(self, closure=None):
             raise RuntimeError("no")
 
-    optimizer = Fails([parameter()], lr=0.1)
     with pytest.raises(RuntimeError):
-        optimizer.step()
+        Fails([parameter()], lr=0.1).step()
     torch.optim.Adam([parameter()]).step()
     assert [(seen.name, seen.steps) for seen in steps.read()] == [("Fails", 0), ("Adam", 1)]
     assert steps.count == 1
@@ -145,13 +139,12 @@ def test_the_beta2_of_an_optimizer_that_has_betas_is_seen(steps):
 
 
 def test_an_optimizer_that_is_thrown_away_is_not_kept_alive(steps):
-    optimizer = torch.optim.SGD([parameter()], lr=0.1)
-    optimizer.step()
-    gone = weakref.ref(optimizer)
-    del optimizer
+    thrown_away = optimizer()
+    thrown_away.step()
+    gone = weakref.ref(thrown_away)
+    del thrown_away
     gc.collect()
-    assert gone() is None
-    assert steps.read()[0].steps == 1
+    assert gone() is None and steps.read()[0].steps == 1
 
 
 def test_it_is_known_which_modules_are_trained(steps):
@@ -203,8 +196,8 @@ def test_a_captured_step_is_made_at_each_replay_and_not_at_the_capture(steps, ca
     one.step()
     captures.capture_end(graph)
     assert steps.marks == [1, "captured"]
-    captures.replay(graph)
-    captures.replay(graph)
+    for _ in range(2):
+        captures.replay(graph)
     assert steps.count == 3 and steps.marks[2:] == ["replayed", 2, "replayed", 3]
 
 
@@ -233,13 +226,13 @@ def test_steps_count_again_after_a_capture_that_failed(steps, captures, monkeypa
     context = SimpleNamespace(probe=SimpleNamespace(captured=captures))
     monkeypatch.setattr(context_module, "_current", context)
     patch_graphs()
-    one, graph = optimizer(), Broken()
+    graph = Broken()
     graph.capture_begin()
-    one.step()
+    optimizer().step()
     with pytest.raises(RuntimeError, match="not permitted"):
         graph.capture_end()
     assert steps.count == 0
-    one.step()
+    optimizer().step()
     assert steps.count == 1
 
 
@@ -260,15 +253,10 @@ for _ in range(int(sys.argv[2])):
 
 @pytest.mark.parametrize("device", ["imaginary", "cpu"])
 def test_weights_that_the_script_changes_itself_are_trained(run_trial, device):
-    report = run_trial(
-        BY_HAND,
-        argv=("nothing", "100"),
-        device=device,
-    ).report
+    report = run_trial(BY_HAND, argv=("nothing", "100"), device=device).report
     (by_hand,) = report["optimizers"]
-    assert (
-        by_hand["name"] == "no optimizer" and by_hand["steps"] >= 3 and "train" in report["phases"]
-    )
+    assert by_hand["name"] == "no optimizer" and by_hand["steps"] >= 3
+    assert "train" in report["phases"]
     assert set(report["samples_per_step"][1:]) == {6}, "the first step is known as one at its end"
     assert any("each backward pass counts as a step" in note for note in report["notes"])
 
