@@ -72,11 +72,12 @@ def allocated_for(text, op):
 
 def sizes_and_lines(text):
     """(bytes, module's file and line) of each allocation."""
-    trace, sites, at, position = decode(text.splitlines()), {}, None, 0
+    trace = decode(text.splitlines())
     assert trace.whole
+    sites, at, notes = {}, None, list(trace.notes)
     for number, row in enumerate(trace.rows):
-        while position < len(trace.notes) and trace.notes[position][0] <= number:
-            note, position = trace.notes[position][1], position + 1
+        while notes and notes[0][0] <= number:
+            _, note = notes.pop(0)
             if isinstance(note, Site):
                 sites[note.number] = note
             at = note.number if isinstance(note, At) else at
@@ -87,9 +88,9 @@ def sizes_and_lines(text):
 def test_replicas_that_allocate_at_new_lines_at_once_each_get_their_own_line(traces):
     works = []
     for turn in range(TIMES):
-        sizes = {"first": 1024 * (2 * turn + 1), "second": 1024 * (2 * turn + 2)}
         here = {"torch": torch}
-        exec(compile(BODY.format(**sizes), f"/a/{turn}.py", "exec"), here)
+        text = BODY.format(first=1024 * (2 * turn + 1), second=1024 * (2 * turn + 2))
+        exec(compile(text, f"/a/{turn}.py", "exec"), here)
         works.append(here["work"])
 
     in_threads(lambda number, turn: works[turn](torch.device("cuda", number)), TIMES)
@@ -98,9 +99,8 @@ def test_replicas_that_allocate_at_new_lines_at_once_each_get_their_own_line(tra
         for turn in range(TIMES)
         for size, line in ((1, 2), (2, 3), (1, 4))
     ]
-    for text in (file.getvalue() for file in traces):
-        assert list(sizes_and_lines(text)) == expected
-    assert len({file.getvalue() for file in traces}) == 1, "none depends on the others"
+    (text,) = {file.getvalue() for file in traces}  # none depends on the others
+    assert list(sizes_and_lines(text)) == expected
 
 
 def test_a_weight_that_threads_share_is_cast_once(traces):
@@ -110,9 +110,8 @@ def test_a_weight_that_threads_share_is_cast_once(traces):
 
     def product(number, turn):
         with torch.autocast("cuda", torch.float16):
-            product = inputs @ weight
+            inputs @ weight
             all_done.wait()  # the end of a thread's context forgets the casts of all, as in PyTorch
-        return product
 
     in_threads(product)
     assert allocated_for(traces[0].getvalue(), "_to_copy") == 1
@@ -129,9 +128,9 @@ def test_backward_passes_in_threads_share_one_workspace(gpu, monkeypatch):
     weight = torch.nn.Parameter(torch.empty(64, 64, device="cuda"))
     losses = [(torch.empty(8, 64, device="cuda") @ weight).sum() for _ in range(REPLICAS)]
     reserved = []
-    monkeypatch.setattr(gpu.workspaces, "_reserve", reserve_slowly)
-    monkeypatch.setattr(gpu.workspaces, "release", 213)  # later ones take it for each operation
-    monkeypatch.setattr(gpu.workspaces, "_cublaslt", 0)
+    # later releases take it for each operation
+    for name, value in (("_reserve", reserve_slowly), ("release", 213), ("_cublaslt", 0)):
+        monkeypatch.setattr(gpu.workspaces, name, value)
     in_threads(lambda number, turn: torch.autograd.grad(losses[number], weight))
     assert len(reserved) == 1
 

@@ -44,32 +44,24 @@ for epoch in range(50):
 """
     )
     report = trial.report
-    assert trial.exit_code == 0 and trial.stdout == "epoch 0\n" and trial.failures == []
-    assert report["ended"] == "steps_done" and report["steps"] == 4
-    assert len(report["step_s"]) == len(report["loading_s"]) == 3 and all(
-        s > 0 for s in report["step_s"]
-    )
-    assert report["micro_batches_per_step"] == [1, 1, 1, 1] and report["samples_per_step"] == [
-        16,
-        16,
-        16,
-        16,
-    ]
-    assert len(report["losses"]) == 4
+    assert (trial.exit_code, trial.stdout, trial.failures) == (0, "epoch 0\n", [])
+    plain = {
+        "ended": "steps_done",
+        "steps": 4,
+        "micro_batches_per_step": [1] * 4,
+        "samples_per_step": [16] * 4,
+        "notes": [],
+    }
+    assert report == {**report, **plain} and list(report["phases"]) == ["setup", "train", "eval"]
+    lengths = [len(report[name]) for name in ("step_s", "loading_s", "losses")]
+    assert lengths == [3, 3, 4] and min(report["step_s"]) > 0
     train, evaluation = loader_of(trial, "train"), loader_of(trial, "eval")
-    assert (train["batches_seen"], train["samples_seen"], train["sampler"]) == (
-        4,
-        64,
-        "RandomSampler",
-    )
+    assert train == {**train, "batches_seen": 4, "samples_seen": 64, "sampler": "RandomSampler"}
     assert train["batches"][0] == {"samples": 16, "shapes": [[16, 8], [16]], "checksum": None}
     assert (evaluation["batches_seen"], evaluation["length"]) == (2, 8)
-    assert list(report["phases"]) == ["setup", "train", "eval"]
-    assert (
-        report["optimizers"][0]["learning_rates"] == [1e-3]
-        and report["optimizers"][0]["name"] == "AdamW"
-    )
-    assert report["notes"] == [] and not report["phases"]["train"]["host_is_true"]
+    optimizer = report["optimizers"][0]
+    assert (optimizer["name"], optimizer["learning_rates"]) == ("AdamW", [1e-3])
+    assert not report["phases"]["train"]["host_is_true"]
 
 
 def test_a_loop_with_workers_steps_on_after_the_cut_with_one_batch_an_epoch(run_trial):
@@ -293,9 +285,8 @@ for i, (x, y) in enumerate(loader):
 """
     )
     report = trial.report
-    assert report["steps"] == 4
+    assert (report["steps"], report["micro_batches_per_step"]) == (4, [1, 3, 1, 1])
     assert "steps skipped by the GradScaler: 2" in report["notes"]
-    assert report["micro_batches_per_step"] == [1, 3, 1, 1]
 
 
 TEACHER = """

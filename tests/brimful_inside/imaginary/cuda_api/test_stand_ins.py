@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import torch
 
+from tests.brimful_inside.imaginary.conftest import peak_of
+
 BATCH, LENGTH, SIZE, HALF = 2, 256, 64, 2
 
 
@@ -30,10 +32,7 @@ def parts(heads=4, key_heads=4, dtype=torch.half, shape=(BATCH, LENGTH)):
 def taken(out, leaves) -> int:
     """Bytes that the backward pass takes at its worst, beside the gradients of `leaves`."""
     grad = torch.randn_like(out)
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    out.backward(grad)
-    return torch.cuda.max_memory_allocated() - before - sum(leaf.nbytes for leaf in leaves)
+    return peak_of(lambda: out.backward(grad)) - sum(leaf.nbytes for leaf in leaves)
 
 
 def test_flash_attention_keeps_a_sum_for_each_row_and_sums_the_querys_gradient_in_float32(flash):
@@ -41,10 +40,9 @@ def test_flash_attention_keeps_a_sum_for_each_row_and_sums_the_querys_gradient_i
     before = torch.cuda.memory_allocated()
     out = flash.flash_attn_func(*leaves, causal=True)
     rows = BATCH * 4 * LENGTH * 4
-    assert out.shape == leaves[0].shape
-    assert (
-        torch.cuda.memory_allocated() - before == out.nbytes + rows + 2 * 512
-    )  # and the state of the random numbers
+    state_of_random_numbers = 2 * 512
+    kept = torch.cuda.memory_allocated() - before
+    assert (out.shape, kept) == (leaves[0].shape, out.nbytes + rows + state_of_random_numbers)
     assert taken(out, leaves) == rows + BATCH * LENGTH * 4 * SIZE * 4
 
 
@@ -153,12 +151,11 @@ def test_a_name_that_the_stand_in_lacks_cannot_be_imported(gpu):
 
 def test_of_an_installed_library_the_rest_is_imported_from_there(gpu, tmp_path, monkeypatch):
     (tmp_path / "flash_attn").mkdir()
-    (tmp_path / "flash_attn" / "__init__.py").write_text(
-        "raise OSError('flash_attn_2_cuda.so: cannot open')\n"
-    )
-    (tmp_path / "flash_attn" / "rotary.py").write_text(
-        "from flash_attn import flash_attn_func\nREAL = True\n"
-    )
+    for name, text in (
+        ("__init__", "raise OSError('flash_attn_2_cuda.so: cannot open')\n"),
+        ("rotary", "from flash_attn import flash_attn_func\nREAL = True\n"),
+    ):
+        (tmp_path / "flash_attn" / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
     rotary = importlib.import_module("flash_attn.rotary")
     del sys.modules["flash_attn.rotary"]

@@ -1,7 +1,5 @@
 """Convolutions: cuDNN's workspaces, and what its search for a plan does to cached memory."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import nn
@@ -12,32 +10,25 @@ from tests.brimful_inside.imaginary.conftest import peak_of, rows
 
 
 @pytest.fixture(autouse=True)
-def benchmark() -> Iterator[None]:
-    before = torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.benchmark = True
-    yield
-    torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = before
+def benchmark(monkeypatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
 
 
 def train(
     layer: nn.Module,
     dtype: torch.dtype = torch.float32,
     layout: torch.memory_format = torch.contiguous_format,
+    shape: tuple = (16, 32, 32),
 ) -> None:
-    card = (
-        torch.randn(4, 16, 32, 32, device="cuda", dtype=dtype)
-        .to(memory_format=layout)
-        .requires_grad_()
-    )
-    layer.to("cuda", dtype)(card).sum().backward()
+    card = torch.randn(4, *shape, device="cuda", dtype=dtype).to(memory_format=layout)
+    layer.to("cuda", dtype)(card.requires_grad_()).sum().backward()
 
 
 def workspaces(gpu, trace_file) -> dict[str, int]:
     """Bytes by kind of workspace, of convolutions alone."""
-    mallocs = traced(gpu, trace_file, Malloc)
     return {
         row.workspace: row.nbytes
-        for row in mallocs
+        for row in traced(gpu, trace_file, Malloc)
         if row.workspace and row.workspace.startswith("cudnn")
     }
 
@@ -68,26 +59,26 @@ def test_workspaces_hold_what_is_converted(gpu, trace_file, transposed):
 
 
 @pytest.mark.parametrize(
-    ("channels", "output", "stride", "sums"),
+    ("layer", "more"),
     [
-        (16, FEW_CHANNELS + 1, 1, 0),
-        (64, FEW_CHANNELS + 1, 1, PARTIAL_SUMS),  # many channels
-        (24, 48, 1, 0),
-        (24, 48, 2, PARTIAL_SUMS),  # a stride, where channels do not divide a block
+        (lambda: nn.Sequential(nn.Conv2d(16, 16, 1), nn.Conv2d(16, FEW_CHANNELS + 1, 3)), 0),
+        (
+            lambda: nn.Sequential(nn.Conv2d(16, 64, 1), nn.Conv2d(64, FEW_CHANNELS + 1, 3)),
+            PARTIAL_SUMS,
+        ),
+        (lambda: nn.Sequential(nn.Conv2d(16, 24, 1), nn.Conv2d(24, 48, 3)), 0),
+        # where channels do not divide a block
+        (lambda: nn.Sequential(nn.Conv2d(16, 24, 1), nn.Conv2d(24, 48, 3, stride=2)), PARTIAL_SUMS),
+        (lambda: nn.Conv2d(16, 32, 3, groups=4), 3 * 4 * (32 * 4 * 9)),
     ],
+    ids=["few channels", "many channels", "no stride", "a stride", "as if there were no groups"],
 )
-def test_partial_sums_make_the_weights_workspace_the_larger_one(
-    gpu, trace_file, channels, output, stride, sums
+def test_partial_sums_and_groups_make_the_weights_workspace_the_larger_one(
+    gpu, trace_file, layer, more
 ):
-    train(nn.Sequential(nn.Conv2d(16, channels, 1), nn.Conv2d(channels, output, 3, stride=stride)))
+    train(layer())
     sizes = workspaces(gpu, trace_file)
-    assert sizes["cudnn_backward_filter"] == sizes["cudnn_backward_data"] + sums
-
-
-def test_the_gradient_of_a_grouped_weight_is_worked_out_as_if_there_were_no_groups(gpu, trace_file):
-    train(nn.Conv2d(16, 32, 3, groups=4))
-    sizes = workspaces(gpu, trace_file)
-    assert sizes["cudnn_backward_filter"] == sizes["cudnn_backward_data"] + 3 * 4 * (32 * 4 * 9)
+    assert sizes["cudnn_backward_filter"] == sizes["cudnn_backward_data"] + more
 
 
 @pytest.mark.parametrize(
@@ -102,8 +93,7 @@ def test_the_gradient_of_a_grouped_weight_is_worked_out_as_if_there_were_no_grou
 def test_kernels_of_one_element_are_converted_where_rows_of_a_map_are_not_aligned(
     gpu, trace_file, side, dtype, converts
 ):
-    card = torch.randn(4, 64, side, side, device="cuda", dtype=dtype, requires_grad=True)
-    nn.Conv2d(64, 48, 1, bias=False).to("cuda", dtype)(card).sum().backward()
+    train(nn.Conv2d(64, 48, 1, bias=False), dtype, shape=(64, side, side))
     inputs, outputs, weights = (
         dtype.itemsize * n for n in (4 * 64 * side**2, 4 * 48 * side**2, 48 * 64)
     )
@@ -121,18 +111,15 @@ def test_each_new_convolution_gives_the_cache_back_once_for_each_of_its_operatio
     assert torch.cuda.memory_reserved() >= cached
     train(layer)
     assert emptied(gpu, trace_file) == 3 and torch.cuda.memory_reserved() < cached
-    train(layer)
-    train(nn.Conv2d(16, 32, 3))  # the same shapes
-    assert emptied(gpu, trace_file) == 3
-    train(nn.Conv2d(16, 32, 3, stride=2))
-    assert emptied(gpu, trace_file) == 6
+    for other, searched in ((layer, 3), (nn.Conv2d(16, 32, 3), 3), (nn.Conv2d(16, 32, 3, 2), 6)):
+        train(other)  # the second has the same shapes
+        assert emptied(gpu, trace_file) == searched
 
 
 def test_a_group_for_each_channel_is_pytorchs_own_kernel_unless_cudnn_is_better(gpu, trace_file):
-    train(nn.Conv2d(16, 16, 3, groups=16))
-    assert emptied(gpu, trace_file) == 0
-    train(nn.Conv2d(16, 16, 3, groups=16), torch.float32, torch.channels_last)
-    assert emptied(gpu, trace_file) == 3
+    for layout, searched in ((torch.contiguous_format, 0), (torch.channels_last, 3)):
+        train(nn.Conv2d(16, 16, 3, groups=16), torch.float32, layout)
+        assert emptied(gpu, trace_file) == searched
 
 
 def test_a_workspace_is_freed_before_the_next_one_is_taken(gpu, trace_file):
@@ -163,10 +150,9 @@ def test_without_benchmark_as_much_is_assumed_and_counted(gpu, trace_file):
 def test_in_float32_the_gradients_of_large_depthwise_kernels_in_channels_last_take_theirs(
     gpu, trace_file
 ):
-    train(nn.Conv2d(16, 16, 3, groups=16), torch.float32, torch.channels_last)
-    assert workspaces(gpu, trace_file) == {}
-    train(nn.Conv2d(16, 16, 7, groups=16), torch.float32, torch.channels_last)
-    assert set(workspaces(gpu, trace_file)) == {"cudnn_backward_data", "cudnn_backward_filter"}
+    for size, kinds in ((3, set()), (7, {"cudnn_backward_data", "cudnn_backward_filter"})):
+        train(nn.Conv2d(16, 16, size, groups=16), torch.float32, torch.channels_last)
+        assert set(workspaces(gpu, trace_file)) == kinds
 
 
 @pytest.mark.parametrize("owner", ["allow_tf32", "enabled"])
@@ -251,10 +237,7 @@ def test_the_gradient_of_a_bias_is_the_sum_that_a_script_could_take_itself(gpu, 
     ],
 )
 def test_what_needs_no_conversion_takes_no_workspace(gpu, trace_file, layer, shape, dtype, layout):
-    card = (
-        torch.randn(4, *shape, device="cuda", dtype=dtype).to(memory_format=layout).requires_grad_()
-    )
-    layer().to("cuda", dtype)(card).sum().backward()
+    train(layer(), dtype, layout, shape)
     assert workspaces(gpu, trace_file) == {}
 
 

@@ -14,6 +14,7 @@ from brimful_inside.imaginary.operators.library_kernels import (
     without_building,
     without_compiled_part,
 )
+from tests.brimful_inside.imaginary.conftest import peak_of
 
 MIB = 1 << 20
 
@@ -60,12 +61,10 @@ def test_what_a_librarys_own_kernel_takes_is_taken(gpu, product):
     a = torch.randn(8, 1024, device="cuda", dtype=torch.half)
     product(a, packed, [1024, 1024])  # cuBLAS's workspace is there from now on
     before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
     out = product(a, packed, [1024, 1024])
     assert out.shape == (8, 1024) and torch.cuda.memory_allocated() - before == out.nbytes
-    assert (
-        torch.cuda.max_memory_allocated() - before == out.nbytes + 2 * MIB
-    )  # the weight in half precision
+    whole_weight = 2 * MIB  # in half precision
+    assert peak_of(lambda: product(a, packed, [1024, 1024])) == out.nbytes + whole_weight
 
 
 def test_its_operations_count_on_the_clock_and_else_its_compiled_part(gpu, product):
@@ -87,11 +86,8 @@ def test_a_kernel_for_all_devices_runs_where_there_is_none_for_cuda(gpu):
 
     halved.register_fake(torch.empty_like)
     x = torch.randn(MIB // 4, device="cuda")
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    assert (
-        halved(x).is_cuda and torch.cuda.max_memory_allocated() - before == 4 * MIB
-    )  # x and its half in double precision
+    assert halved(x).is_cuda
+    assert peak_of(lambda: halved(x)) == 4 * MIB  # x and its half in double precision
 
 
 class Builders(types.ModuleType):
@@ -99,32 +95,31 @@ class Builders(types.ModuleType):
         _loaded_ops: dict = {}  # noqa: RUF012
 
 
-def test_the_extensions_of_deepspeeds_optimizers_are_there_and_take_no_memory(gpu):
+@pytest.fixture
+def extensions(gpu):
     module = Builders("deepspeed.ops.op_builder.builder")
     without_building(gpu, module)
-    extensions = module.OpBuilder._loaded_ops
+    return module.OpBuilder._loaded_ops
+
+
+def test_the_extensions_of_deepspeeds_optimizers_are_there_and_take_no_memory(gpu, extensions):
     lists = [[torch.zeros(MIB, device="cuda")] for _ in range(4)]
-    flag = torch.zeros(1, dtype=torch.int, device="cuda")
-    torch.cuda.reset_peak_memory_stats()
-    before, mark = torch.cuda.memory_allocated(), gpu.clock.mark()
-    extensions["fused_adam"].multi_tensor_adam(
-        65536, flag, lists, 1e-3, 0.9, 0.999, 1e-8, 1, 1, 1, 0.0
-    )
-    assert torch.cuda.max_memory_allocated() == before
+    flag, mark = torch.zeros(1, dtype=torch.int, device="cuda"), gpu.clock.mark()
+    adam = extensions["fused_adam"].multi_tensor_adam
+    assert peak_of(lambda: adam(65536, flag, lists, 1e-3, 0.9, 0.999, 1e-8, 1, 1, 1, 0.0)) == 0
     ((name, kind, _, nbytes, *_),) = gpu.clock.since(mark)
     assert (name, kind, nbytes) == ("aten._fused_adam_.default", "memory", 7 * 4 * MIB)
     flat = extensions["utils"].flatten([torch.ones(2), torch.ones(3)])
     assert flat.shape == (5,) and "async_io" not in extensions
 
 
-def test_a_step_of_deepspeeds_optimizers_on_the_host_takes_the_hosts_time(gpu):
-    module = Builders("deepspeed.ops.op_builder.builder")
-    without_building(gpu, module)
-    extension = module.OpBuilder._loaded_ops["cpu_adam"]
+def test_a_step_of_deepspeeds_optimizers_on_the_host_takes_the_hosts_time(gpu, extensions):
+    extension = extensions["cpu_adam"]
     extension.create_adam(0, 1e-3, 0.9, 0.999, 1e-8, 0.0, True, False)
-    tensors = [torch.zeros(MIB) for _ in range(4)]
     mark = gpu.clock.mark()
-    extension.adam_update(0, 1, 1e-3, 0.9, 0.999, 1e-8, 0.0, True, *tensors)
+    extension.adam_update(
+        0, 1, 1e-3, 0.9, 0.999, 1e-8, 0.0, True, *(torch.zeros(MIB) for _ in range(4))
+    )
     assert [row[1:4] for row in gpu.clock.since(mark)] == [("host", 0, 7 * 4 * MIB)]
     assert gpu.approximations == {"an optimizer's step on the host": 1}
 

@@ -11,55 +11,55 @@ def actions(wanted=("alloc", "free_requested", "free_completed")):
     return [(entry["action"], entry["size"]) for entry in trace if entry["action"] in wanted]
 
 
+def empty(size, device="cuda"):
+    return torch.empty(size, dtype=torch.uint8, device=device)
+
+
 def test_the_history_has_each_allocation_and_free(gpu):
     """PyTorch 2.6 to 2.15: with addresses, the bytes requested, the stream and Python's stack."""
     torch.cuda.memory._record_memory_history()
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
-        held = torch.empty(3000, dtype=torch.uint8, device="cuda")
-    address = held.data_ptr()
-    del held
+        address = empty(3000).data_ptr()
     (trace,) = torch.cuda.memory._snapshot()["device_traces"]
-    assert [entry["action"] for entry in trace] == [
-        "segment_alloc",
-        "alloc",
-        "free_requested",
-        "free_completed",
+    assert [(entry["action"], entry["size"]) for entry in trace] == [
+        ("segment_alloc", 2 * MIB),
+        ("alloc", 3000),
+        ("free_requested", 3000),
+        ("free_completed", 3000),
     ]
-    assert {entry["stream"] for entry in trace} == {side.cuda_stream}
-    assert [entry["size"] for entry in trace] == [2 * MIB, 3000, 3000, 3000]
-    assert {entry["addr"] for entry in trace} == {address}
-    innermost = [frame["name"] for frame in trace[1]["frames"]]
-    assert "test_the_history_has_each_allocation_and_free" in innermost
-    assert all(frame["filename"] and frame["line"] for frame in trace[1]["frames"])
+    assert {(entry["stream"], entry["addr"]) for entry in trace} == {(side.cuda_stream, address)}
+    frames = trace[1]["frames"]
+    assert "test_the_history_has_each_allocation_and_free" in [frame["name"] for frame in frames]
+    assert all(frame["filename"] and frame["line"] for frame in frames)
 
 
 def test_nothing_is_recorded_before_and_after(gpu):
     """PyTorch 2.6 to 2.15: switched off, the history is empty."""
-    before = torch.empty(1000, dtype=torch.uint8, device="cuda")
+    before = empty(1000)
     assert actions() == []
     torch.cuda.memory._record_memory_history()
     del before
     assert actions() == [("free_requested", 1000), ("free_completed", 1000)]
     torch.cuda.memory._record_memory_history(enabled=None)
-    torch.empty(1000, dtype=torch.uint8, device="cuda")
+    empty(1000)
     assert actions() == []
 
 
 def test_the_history_keeps_its_latest_entries(gpu):
     """PyTorch 2.6 to 2.15: `max_entries` of them, and with "state" no more than the last."""
     torch.cuda.memory._record_memory_history(max_entries=2)
-    tensors = [torch.empty(size, dtype=torch.uint8, device="cuda") for size in (600, 700, 800)]
+    tensors = [empty(size) for size in (600, 700, 800)]
     assert actions() == [("alloc", 700), ("alloc", 800)]
     torch.cuda.memory._record_memory_history("state")
-    tensors.append(torch.empty(900, dtype=torch.uint8, device="cuda"))
+    tensors.append(empty(900))
     assert actions() == [("alloc", 900)]
 
 
 def test_living_blocks_name_the_line_that_took_them(gpu):
     """PyTorch 2.6 to 2.15: with the bytes requested, and without frames where context is None."""
     torch.cuda.memory._record_memory_history("state")
-    held = torch.empty(1000, dtype=torch.uint8, device="cuda")
+    held = empty(1000)
     (segment,) = torch.cuda.memory._snapshot()["segments"]
     block = segment["blocks"][0]
     assert (block["size"], block["requested_size"], segment["requested_size"]) == (1024, 1000, 1000)
@@ -72,7 +72,7 @@ def test_living_blocks_name_the_line_that_took_them(gpu):
         "frames": [],
     }
     torch.cuda.memory._record_memory_history("state", context=None, clear_history=True)
-    more = torch.empty(1000, dtype=torch.uint8, device="cuda")
+    more = empty(1000)
     (segment,) = torch.cuda.memory._snapshot()["segments"]
     assert segment["blocks"][1]["frames"] == [] and more.is_cuda
 
@@ -80,8 +80,7 @@ def test_living_blocks_name_the_line_that_took_them(gpu):
 def test_a_block_that_waits_for_another_stream_is_pending(gpu):
     """PyTorch 2.6 to 2.15: it is active, and allocated no more; its free is complete later."""
     torch.cuda.memory._record_memory_history()
-    held = torch.empty(2 * MIB, dtype=torch.uint8, device="cuda")
-    side = torch.cuda.Stream()
+    held, side = empty(2 * MIB), torch.cuda.Stream()
     held.record_stream(side)
     del held
     (segment,) = torch.cuda.memory._snapshot()["segments"]
@@ -89,7 +88,7 @@ def test_a_block_that_waits_for_another_stream_is_pending(gpu):
     assert (segment["allocated_size"], segment["active_size"]) == (0, 2 * MIB)
     assert actions() == [("alloc", 2 * MIB), ("free_requested", 2 * MIB)]
     side.synchronize()
-    torch.empty(5 * MIB, dtype=torch.uint8, device="cuda")
+    empty(5 * MIB)
     assert actions()[2] == ("free_completed", 2 * MIB)
 
 
@@ -98,29 +97,28 @@ def test_the_history_has_a_full_card_and_what_it_gives_back(enter):
     address."""
     gpu = enter(capacity_bytes=50 * MIB)
     torch.cuda.memory._record_memory_history()
-    torch.empty(30 * MIB, dtype=torch.uint8, device="cuda")
+    empty(30 * MIB)
     with pytest.raises(torch.OutOfMemoryError):
-        torch.empty(60 * MIB, dtype=torch.uint8, device="cuda")
+        empty(60 * MIB)
     wanted = ("segment_alloc", "segment_free", "oom")
     assert actions(wanted) == list(zip(wanted, (30 * MIB, 30 * MIB, 60 * MIB), strict=True))
     entry = torch.cuda.memory._snapshot()["device_traces"][0][-2]
-    assert entry["device_free"] == gpu.card.total_bytes - gpu.card.context_bytes
-    assert "addr" not in entry
+    free = gpu.card.total_bytes - gpu.card.context_bytes
+    assert entry["device_free"] == free and "addr" not in entry
 
 
 def test_actions_can_be_left_out(gpu):
     """`skip_actions`, PyTorch 2.10 to 2.15."""
     torch._C._cuda_record_memory_history("all", "all", "all", 100, False, False, False, ["alloc"])
-    torch.empty(1000, dtype=torch.uint8, device="cuda")
+    empty(1000)
     assert actions() == [("free_requested", 1000), ("free_completed", 1000)]
 
 
 def test_the_snapshot_of_a_pool_has_its_segments_alone(gpu):
     """torch.cuda.memory_snapshot(mempool_id), PyTorch 2.7 to 2.15."""
-    outside = torch.empty(1000, dtype=torch.uint8, device="cuda")
-    pool = torch.cuda.MemPool()
+    outside, pool = empty(1000), torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool):
-        inside = torch.empty(1000, dtype=torch.uint8, device="cuda")
+        inside = empty(1000)
     both = torch._C._cuda_memorySnapshot(None)["segments"]
     (segment,) = torch._C._cuda_memorySnapshot(pool.id)["segments"]
     assert len(both) == 2 and segment["segment_pool_id"] == pool.id
@@ -144,5 +142,5 @@ def test_words_that_are_no_option_are_refused(gpu, options, words):
 def test_the_older_form_records_as_well(gpu):
     """_record_memory_history(True, ...), PyTorch 2.6 to 2.15."""
     torch.cuda.memory._record_memory_history(True, trace_alloc_max_entries=10)
-    torch.empty(1000, dtype=torch.uint8, device="cuda")
+    empty(1000)
     assert len(actions()) == 3

@@ -95,11 +95,22 @@ def test_later_epochs_have_one_batch_and_then_none():
     assert end.over
 
 
-def test_a_script_without_a_loader_may_step_on_for_a_while():
-    end = ending()
-    make_steps(end, 3 + early_stop.MAX_STEPS - 1, has_loader=False)
+@pytest.mark.parametrize(
+    ("device", "passes", "most"),
+    [
+        ("cpu", 1, early_stop.MAX_STEPS),
+        ("imaginary", 1, early_stop.MAX_STEPS_TRACED),
+        ("imaginary", 40, -(-early_stop.MAX_PASSES_TRACED // 40)),
+    ],
+    ids=["a device", "no clock decides on an imaginary card", "many backward passes, less long"],
+)
+def test_a_script_without_a_loader_may_step_on_for_a_while(monkeypatch, device, passes, most):
+    if device == "imaginary":
+        monkeypatch.setattr(early_stop.time, "monotonic", iter(range(0, 10**9, 10**5)).__next__)
+    end = ending(device=device)
+    make_steps(end, 3 + most - 1, has_loader=False, passes=passes)
     assert end.measured and not end.over
-    make_steps(end, 1, has_loader=False, first=500)
+    make_steps(end, 1, has_loader=False, first=3 + most, passes=passes)
     assert end.over
 
 
@@ -119,19 +130,10 @@ def test_a_whole_run_is_never_cut():
     assert not end.measured and not end.over and not end.stops_training(10)
 
 
-def test_on_an_imaginary_card_no_clock_decides_how_long_a_trace_is(monkeypatch):
-    monkeypatch.setattr(early_stop.time, "monotonic", iter(range(0, 10**9, 10**5)).__next__)
-    end = ending(device="imaginary")
-    make_steps(end, 3 + early_stop.MAX_STEPS_TRACED - 1, has_loader=False)
-    assert end.measured and not end.over
-    make_steps(end, 1, has_loader=False, first=99)
-    assert end.over
-    end = ending(device="imaginary")
+def test_on_an_imaginary_card_a_number_of_epochs_goes_on_and_the_passes_that_follow_give_nothing():
+    end, most = ending(device="imaginary"), early_stop.MAX_EPOCHS_TRACED
     make_steps(end, 3)
-    assert [end.stops_training(given=0) for _ in range(early_stop.MAX_EPOCHS_TRACED)] == [
-        False
-    ] * early_stop.MAX_EPOCHS_TRACED
-    assert end.stops_training(given=0), "and the passes that follow give nothing"
+    assert [end.stops_training(given=0) for _ in range(most + 1)] == [False] * most + [True]
 
 
 def test_a_trial_measures_its_steps_after_the_capture_of_a_graph():
@@ -143,15 +145,6 @@ def test_a_trial_measures_its_steps_after_the_capture_of_a_graph():
     assert not end.measured and not end.stops_training(2)
     make_steps(end, 1, first=6)
     assert end.measured and end.stops_training(3)
-
-
-def test_steps_of_many_backward_passes_wait_less_long_for_an_evaluation():
-    end, passes = ending(device="imaginary"), 40
-    extra = -(-early_stop.MAX_PASSES_TRACED // passes)
-    make_steps(end, 3 + extra - 1, has_loader=False, passes=passes)
-    assert end.measured and not end.over
-    make_steps(end, 1, has_loader=False, first=3 + extra, passes=passes)
-    assert end.over
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,15 @@ def words(samples):
 
 
 def ordered(collate, samples=TEXTS):
-    found = scan(samples, len(samples))
-    return found, by_collated(found, samples.__getitem__, collate)
+    before = scan(samples, len(samples))
+    return before, by_collated(before, samples.__getitem__, collate)
+
+
+@pytest.fixture
+def counting():
+    """A collate_fn, and the sizes of the batches that it was called for."""
+    calls = []
+    return lambda samples: calls.append(len(samples)) or words(samples), calls
 
 
 def test_texts_are_ordered_by_words_and_the_scan_stays_to_be_recognised():
@@ -49,20 +56,22 @@ def test_tensors_that_are_padded_have_been_measured_already():
     assert after is before and len(asked) == 2 * CHECKED
 
 
-def test_texts_of_equal_length_may_vary_in_words():
-    before, after = ordered(words, ["ab cd e", "a b c d", *["abcdefg"] * 40])
+def test_texts_of_equal_length_may_vary_in_words_and_few_of_them_are_asked_for(counting):
+    collate, calls = counting
+    before, after = ordered(collate, ["ab cd e", "a b c d", *["abcdefg"] * 2 * FEW])
     assert not before.varies and after.varies and worst_indices(after)[:2] == [1, 0]
+    assert len(calls) == FEW + 2 * CHECKED
 
 
-def test_what_does_not_vary_is_left():
-    before, after = ordered(words, ["abc"] * 40)
-    assert after is before and not after.varies
-
-
-def test_without_time_the_order_is_that_of_the_samples(monkeypatch):
-    monkeypatch.setattr(scan_module, "COLLATE_S", -1.0)
-    before, after = ordered(words)
-    assert after is before
+@pytest.mark.parametrize(
+    ("time_s", "samples"),
+    [(scan_module.COLLATE_S, ["abc"] * 40), (-1.0, TEXTS)],
+    ids=["what does not vary", "without time"],
+)
+def test_the_order_stays_that_of_the_samples(monkeypatch, time_s, samples):
+    monkeypatch.setattr(scan_module, "COLLATE_S", time_s)
+    before, after = ordered(words, samples)
+    assert after is before and after.varies == (samples is TEXTS)
 
 
 @pytest.mark.parametrize("number", [1, 2, 10, 25])
@@ -144,24 +153,8 @@ def test_a_collate_fn_that_empties_what_a_sample_holds_leaves_the_samples():
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_a_scan_that_is_not_kept_for_later_trials_asks_for_few_samples(kept):
-    texts, calls = [f"{n:04d} " * (n % 7 + 1) for n in range(2 * FEW)], []
-
-    def counts(samples):
-        calls.append(len(samples))
-        return words(samples)
-
-    found = scan(texts, len(texts))._replace(repeatable=kept)
-    assert by_collated(found, texts.__getitem__, counts).collated["1"][0] == 7
+def test_a_scan_that_is_not_kept_for_later_trials_asks_for_few_samples(kept, counting):
+    texts, (collate, calls) = [f"{n:04d} " * (n % 7 + 1) for n in range(2 * FEW)], counting
+    before = scan(texts, len(texts))._replace(repeatable=kept)
+    assert by_collated(before, texts.__getitem__, collate).collated["1"][0] == 7
     assert len(calls) - 2 * CHECKED == (len(texts) if kept else FEW)
-
-
-def test_of_texts_of_equal_length_few_are_asked_for():
-    calls = []
-
-    def counts(samples):
-        calls.append(len(samples))
-        return words(samples)
-
-    _, after = ordered(counts, ["ab cd e", "a b c d", *["abcdefg"] * 2 * FEW])
-    assert after.varies and len(calls) == FEW + 2 * CHECKED
