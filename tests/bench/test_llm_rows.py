@@ -36,7 +36,7 @@ def line(measured: dict, predicted: dict) -> dict:
 
 def test_a_row_becomes_the_command_of_its_source_without_a_flag_for_the_batch_size(folder):
     first, second = llm_rows.read_rows(folder)
-    of = json.loads(llm_rows.command_of(first)[-1])
+    of, other = (json.loads(llm_rows.command_of(row)[-1]) for row in (first, second))
     assert of == {
         "recipe": "trainer",
         "model": "mistralai/Mistral-7B-v0.1",
@@ -45,7 +45,7 @@ def test_a_row_becomes_the_command_of_its_source_without_a_flag_for_the_batch_si
         "batch": 2,
         "length": 4096,
     }
-    assert json.loads(llm_rows.command_of(second)[-1])["attention"] is None
+    assert other["attention"] is None
     assert llm_rows.name_of(first).endswith("2 x a100-80gb, 2 x 4096")
 
 
@@ -57,10 +57,12 @@ def test_what_a_source_does_not_say_is_none_and_bytes_are_bytes(folder):
 
 def test_rows_are_chosen_by_words_of_their_names_and_none_at_all_is_said(folder):
     assert [row["gpu"] for row in llm_rows.read_rows(folder, ["bert"])] == ["t4"]
-    with pytest.raises(SystemExit, match="None of the 2 rows"):
-        llm_rows.read_rows(folder, ["gpt"])
-    with pytest.raises(SystemExit, match="give the folder"):
-        llm_rows.read_rows(folder / "elsewhere")
+    for place, words, why in (
+        (folder, ["gpt"], "None of the 2 rows"),
+        (folder / "elsewhere", [], "give the folder"),
+    ):
+        with pytest.raises(SystemExit, match=why):
+            llm_rows.read_rows(place, words)
 
 
 def test_errors_are_of_the_rows_that_have_both_numbers_and_an_interval_that_misses_is_counted():

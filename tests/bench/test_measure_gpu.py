@@ -15,8 +15,8 @@ from bench.gpu import child as gpu_child  # noqa: E402
 from bench.gpu.jobs import SCRIPTS, Job  # noqa: E402
 from brimful.values import Calibration  # noqa: E402
 from brimful.verbs import doctor  # noqa: E402
-from brimful_inside import imaginary  # noqa: E402
 from brimful_inside.wire import Card  # noqa: E402
+from tests.brimful_inside.imaginary.conftest import entered  # noqa: E402
 
 GIB = 1 << 30
 CARD = {
@@ -44,11 +44,8 @@ CALIBRATION = Calibration(
 def stand_in(arguments: list[str], real: bool) -> Any:
     """`bench.gpu.child` in this process; the card that is real has a context of 600 MiB."""
     if real:
-        gpu = imaginary.enter(Card(**CARD, context_bytes=600 * harness.MIB), None)
-        try:
+        with entered(Card(**CARD, context_bytes=600 * harness.MIB), None):
             return gpu_child.on_real(*arguments[2:3], arguments[3:])
-        finally:
-            gpu.leave()
     gpu_child.main(arguments)
     return json.loads(Path(arguments[1]).read_text())
 
@@ -81,26 +78,24 @@ def test_jobs_are_measured_predicted_and_kept_in_one_file_named_by_card_and_mont
 ):
     bench("--out", tmp_path)
     result = only_result(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == [
-        f"measured-h200-{result['date'][:7]}.json"
-    ]
+    (path,) = tmp_path.iterdir()
+    assert path.name == f"measured-h200-{result['date'][:7]}.json"
     assert [row["batch_size"] for row in result["rows"]] == [16, 64] and not result["cut_short"]
     for row in result["rows"]:
-        measured, predicted = row["measured"], row["predicted"]
-        assert measured["allocated_bytes"] == predicted["allocated_bytes"]
-        assert measured["reserved_bytes"] == predicted["reserved_bytes"]
+        measured, predicted, without = row["measured"], row["predicted"], row["uncalibrated"]
+        for name in ("allocated_bytes", "reserved_bytes", "device_bytes"):
+            assert measured[name] == predicted[name]
         assert measured["device_bytes"] == measured["reserved_bytes"] + 600 * harness.MIB
         assert predicted["device_bytes"] == predicted["reserved_bytes"] + predicted["context_bytes"]
-        assert predicted["context_source"] == "measured"
-        assert predicted["device_bytes"] == measured["device_bytes"]
-        without = row["uncalibrated"]
-        assert without["context_source"] == "assumed"
+        sources = [made["context_source"] for made in (predicted, without)]
+        assert sources == ["measured", "assumed"]
         # a host that dispatches half as fast as an ordinary one
         assert predicted["step_s"] > 1.5 * without["step_s"] > 0
         assert len(measured["step_times_s"]) == 3 and measured["step_spread_s"] == [0.0, 0.0]
-    assert result["figures"]["allocated_bytes"]["worst_absolute"] == 0.0
-    assert result["figures"]["device_bytes"]["worst_absolute"] == 0.0
-    assert result["figures"]["uncalibrated_device_bytes"]["median_absolute"] > 0.0
+    figures = result["figures"]
+    for name in ("allocated_bytes", "device_bytes"):
+        assert figures[name]["worst_absolute"] == 0.0
+    assert figures["uncalibrated_device_bytes"]["median_absolute"] > 0.0
     shown = capsys.readouterr().out
     assert "MiB an added sample" in shown and "NVIDIA H200" in shown and "cuda 13.0" in shown
     bench("--out", tmp_path, "--seconds", 0)

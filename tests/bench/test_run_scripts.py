@@ -29,13 +29,12 @@ def row(build: str = "CPU", **more) -> dict:
 
 def test_a_phase_that_was_not_seen_and_an_unexpected_approximation_are_troubles():
     program = replace(by_key("mlp"), phases=("train", "eval"), approximations=("nonzero",))
-    assert troubles(program, {"phases": {"train": 1}, "approximations": {"nonzero": 2}}) == [
-        "eval was not seen"
-    ]
-    assert troubles(
-        program, {"phases": {"train": 1, "eval": 1}, "approximations": {"unique": 1}}
-    ) == ["approximated: unique"]
-    assert troubles(program, {"phases": {"train": 1, "eval": 1}, "approximations": {}}) == []
+    for phases, approximations, named in (
+        ({"train": 1}, {"nonzero": 2}, ["eval was not seen"]),
+        ({"train": 1, "eval": 1}, {"unique": 1}, ["approximated: unique"]),
+        ({"train": 1, "eval": 1}, {}, []),
+    ):
+        assert troubles(program, {"phases": phases, "approximations": approximations}) == named
 
 
 def test_each_row_is_kept_at_once_in_the_place_of_an_old_one_and_others_stay(tmp_path, monkeypatch):

@@ -16,6 +16,7 @@ from bench.gpu import child  # noqa: E402
 from bench.gpu.jobs import JOBS, SCRIPTS, in_order  # noqa: E402
 from brimful_inside import imaginary  # noqa: E402
 from brimful_inside.wire import Card  # noqa: E402
+from tests.brimful_inside.imaginary.conftest import entered  # noqa: E402
 
 ROOT = Path(__file__).parents[3]
 GIB = 1 << 30
@@ -31,9 +32,8 @@ PAIRWISE = str(SCRIPTS / "pairwise.py")
 
 @pytest.fixture
 def stand_in() -> Iterator[imaginary.ImaginaryGpu]:
-    gpu = imaginary.enter(Card(**CARD), 139 * GIB)
-    yield gpu
-    gpu.leave()
+    with entered(Card(**CARD), 139 * GIB) as gpu:
+        yield gpu
 
 
 def test_a_run_on_a_card_reports_peaks_context_settings_and_a_time_for_each_step_after_the_warm_up(
@@ -42,8 +42,9 @@ def test_a_run_on_a_card_reports_peaks_context_settings_and_a_time_for_each_step
     result = child.on_real(PAIRWISE, ["--batch-size", "32", "--steps", "8"])
     assert result["error"] is None and result["steps"] == 8
     assert len(result["step_s"]) == 8 - child.WARMUP_STEPS
-    assert result["allocated_bytes"] == stand_in.allocator.peak_allocated
-    assert result["reserved_bytes"] == stand_in.allocator.peak_reserved > result["allocated_bytes"]
+    allocator = stand_in.allocator
+    peaks = (allocator.peak_allocated, allocator.peak_reserved)
+    assert (result["allocated_bytes"], result["reserved_bytes"]) == peaks and peaks[0] < peaks[1]
     assert result["context_bytes"] == result["bare_context_bytes"] == GIB // 2
     assert result["settings"]["cudnn_benchmark"] is False
 
@@ -130,12 +131,10 @@ for _ in range(3):
 
 
 def test_the_jobs_are_named_once_and_run_smallest_first_then_largest():
+    runs, sizes = in_order(), [job.batch_sizes for job in JOBS]
     assert len({job.name for job in JOBS}) == len(JOBS)
-    runs = in_order()
-    assert len(runs) == len(set(runs)) == sum(len(job.batch_sizes) for job in JOBS)
-    assert [size for _, size in runs[: len(JOBS)]] == [job.batch_sizes[0] for job in JOBS]
-    assert [size for _, size in runs[len(JOBS) : 2 * len(JOBS)]] == [
-        job.batch_sizes[-1] for job in JOBS
-    ]
+    assert len(runs) == len(set(runs)) == sum(map(len, sizes))
+    assert [size for _, size in runs[: len(JOBS)]] == [of[0] for of in sizes]
+    assert [size for _, size in runs[len(JOBS) : 2 * len(JOBS)]] == [of[-1] for of in sizes]
     for job in JOBS:
         assert job.script.is_file() and list(job.batch_sizes) == sorted(set(job.batch_sizes))

@@ -36,16 +36,14 @@ def test_the_watch_keeps_the_highest_value(monkeypatch):
 
 def test_without_nvml_nvidia_smi_is_asked_and_without_both_nothing_is_known(monkeypatch):
     monkeypatch.setattr(machine.accelerators, "visible", tuple)
-    result = subprocess.CompletedProcess([], 0, stdout="580.65.06, 512\n")
-    monkeypatch.setattr(machine.subprocess, "run", lambda *args, **kwargs: result)
-    assert machine.driver_and_used() == ("580.65.06", 512 * machine.MIB)
+    answers = iter([(0, "580.65.06, 512\n"), *[(9, "")] * 9])
     monkeypatch.setattr(
         machine.subprocess,
         "run",
-        lambda *args, **kwargs: subprocess.CompletedProcess([], 9, stdout=""),
+        lambda *args, **kwargs: subprocess.CompletedProcess([], *next(answers)),
     )
-    assert machine.driver_and_used() == (None, None)
-    assert machine.used_bytes_settled() is None
+    assert machine.driver_and_used() == ("580.65.06", 512 * machine.MIB)
+    assert machine.driver_and_used() == (None, None) and machine.used_bytes_settled() is None
     with machine.Watch() as watch:
         pass
     assert watch.peak_bytes is None
