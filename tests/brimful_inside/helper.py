@@ -75,10 +75,12 @@ def run_trial(
     cwd: Path | None = None,
     timeout_s: float = 240,
     python: tuple[str, ...] = (sys.executable,),
+    exit_code: int | None = None,
     **config,
 ) -> Trial:
-    """Runs `script` (source text, or a command's arguments after python) as one trial; `config`:
-    fields of TrialConfig. An imaginary device is `CARD` unless they say otherwise."""
+    """Runs `script` (source text, or a command's arguments after python) as one trial, which has to
+    end with `exit_code` where that is given; `config`: fields of TrialConfig. An imaginary device
+    is `CARD` unless they say otherwise."""
     folder = tmp_path / "trial"
     folder.mkdir(exist_ok=True)
     work = cwd or tmp_path / "work"
@@ -97,15 +99,15 @@ def run_trial(
         "BRIMFUL_TRIAL_CONFIG": str(folder / "trial_config.json"),
         "OMP_NUM_THREADS": "1",
     }
-    variables = {**os.environ, **ours, **(env or {})}
     done = subprocess.run(
         [*python, *through, *script, *argv],
         cwd=work,
-        env=variables,
+        env={**os.environ, **ours, **(env or {})},
         capture_output=True,
         text=True,
         timeout=timeout_s,
     )
+    assert exit_code in (None, done.returncode), done.stderr
     events = {int(p.stem.split("-")[1]): _events(p) for p in sorted(folder.glob("wire-*.jsonl"))}
     return Trial(done.returncode, done.stdout, done.stderr, folder, events)
 

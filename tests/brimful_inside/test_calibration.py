@@ -11,15 +11,15 @@ torch = pytest.importorskip("torch")
 
 from brimful_inside import calibration, imaginary  # noqa: E402
 from brimful_inside.wire import Card  # noqa: E402
+from tests.brimful_inside.imaginary.conftest import entered  # noqa: E402
 
 GIB, MIB = 1 << 30, 1 << 20
 
 
 @pytest.fixture
 def card() -> Iterator[imaginary.ImaginaryGpu]:
-    gpu = imaginary.enter(Card("a card", 24 * GIB, 700 * MIB, [8, 6], 82))
-    yield gpu
-    gpu.leave()
+    with entered(Card("a card", 24 * GIB, 700 * MIB, [8, 6], 82)) as gpu:
+        yield gpu
 
 
 def test_each_stage_shows_what_is_outside_of_the_allocator(card, monkeypatch):
@@ -39,22 +39,20 @@ def test_rates_are_amounts_over_median_times(card, monkeypatch):
     monkeypatch.setattr(calibration, "seconds_of", lambda work: work() is None or 0.001)
     before = torch.backends.cuda.matmul.allow_tf32
     rates = calibration.rates()
-    assert torch.backends.cuda.matmul.allow_tf32 == before
-    assert rates["bandwidth_bytes_per_s"] == 2 * calibration.COPIED_BYTES / 0.001
-    assert rates["link_bytes_per_s"] == calibration.SENT_BYTES / 0.001
-    for kind in ("fp32", "tf32", "fp16", "bf16"):
-        assert rates[kind + "_flops"] == 2 * 8192**3 / 0.001
-    assert rates["dispatch_s"] > 0
+    assert torch.backends.cuda.matmul.allow_tf32 == before and rates["dispatch_s"] > 0
+    assert rates == {
+        **rates,
+        "bandwidth_bytes_per_s": 2 * calibration.COPIED_BYTES / 0.001,
+        "link_bytes_per_s": calibration.SENT_BYTES / 0.001,
+        **{f"{kind}_flops": 2 * 8192**3 / 0.001 for kind in ("fp32", "tf32", "fp16", "bf16")},
+    }
 
 
 def test_a_card_without_tf32_is_not_asked_for_it(monkeypatch):
-    gpu = imaginary.enter(Card("a card", 6 * GIB, 700 * MIB, [7, 5], 40))
-    try:
-        monkeypatch.setattr(calibration, "seconds_of", lambda work: 0.001)
+    monkeypatch.setattr(calibration, "seconds_of", lambda work: 0.001)
+    with entered(Card("a card", 6 * GIB, 700 * MIB, [7, 5], 40)):
         rates = calibration._products()
-        assert "tf32_flops" not in rates and rates["fp16_flops"] == 2 * 4096**3 / 0.001
-    finally:
-        gpu.leave()
+    assert "tf32_flops" not in rates and rates["fp16_flops"] == 2 * 4096**3 / 0.001
 
 
 def test_where_no_time_passes_there_is_no_rate(card):

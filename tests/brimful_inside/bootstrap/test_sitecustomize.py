@@ -38,8 +38,7 @@ def test_a_script_reports_its_process_and_torch_and_its_steps(run_trial):
 
 
 def test_a_script_without_torch_reports_its_process_alone(run_trial):
-    trial = run_trial("print('no torch here')")
-    assert trial.exit_code == 0
+    trial = run_trial("print('no torch here')", exit_code=0)
     assert [[name for name, _ in events] for events in trial.events.values()] == [
         ["process_started"]
     ]
@@ -145,9 +144,9 @@ def test_workers_of_a_loader_forked_and_spawned_report_as_workers(run_trial):
                 options = dict(num_workers=1, multiprocessing_context=how)
                 for batch in DataLoader(data, batch_size=4, **options):
                     pass
-        """
+        """,
+        exit_code=0,
     )
-    assert trial.exit_code == 0
     assert sorted(r for r in roles(trial)) == [
         "rank",
         "worker",

@@ -13,10 +13,9 @@ CARD = card()
 def test_a_process_sees_all_cards_and_no_more(three):
     assert torch.cuda.device_count() == 3 and torch.accelerator.device_count() == 3
     assert [torch.cuda.get_device_name(index) for index in range(3)] == [CARD.name] * 3
-    with pytest.raises(RuntimeError, match="invalid device ordinal"):
-        torch.zeros(1, device="cuda:3")
-    with pytest.raises(RuntimeError, match="invalid device ordinal"):
-        torch.cuda.set_device(3)
+    for use in (lambda: torch.zeros(1, device="cuda:3"), lambda: torch.cuda.set_device(3)):
+        with pytest.raises(RuntimeError, match="invalid device ordinal"):
+            use()
 
 
 def test_a_tensor_takes_memory_of_its_own_card_alone(three, allocated):
@@ -102,14 +101,11 @@ def test_each_card_that_is_used_leaves_a_trace_of_its_own(three, traces):
 
 
 def test_graphs_of_two_cards_leave_nothing_behind_on_either(three, allocated):
-    graphs = []
-    for index in (0, 1):
-        with torch.cuda.device(index):
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, stream=torch.cuda.Stream(index)):
-                torch.zeros(1024, device="cuda")
-            graphs.append(graph)
-            del graph
+    graphs = [torch.cuda.CUDAGraph() for _ in range(2)]
+    for index, graph in enumerate(graphs):
+        with torch.cuda.device(index), torch.cuda.graph(graph, stream=torch.cuda.Stream(index)):
+            torch.zeros(1024, device="cuda")
+    del graph
     assert all(allocated()[:2])  # seed and offset of each card's generator
     graphs.clear()
     gc.collect()

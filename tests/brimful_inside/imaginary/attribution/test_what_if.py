@@ -113,28 +113,26 @@ def test_timms_switch_is_taken_unless_the_model_refuses_it(has_it):
 
 
 def test_the_blocks_that_repeat_are_those_that_have_parts_the_innermost():
-    class Stage(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.blocks = nn.Sequential(Block(8), Block(8))
-
-    by_path = {
-        path: len(blocks) for path, blocks in blocks_that_repeat(nn.Sequential(Stage(), Stage()))
-    }
-    assert by_path == {"0.blocks": 2, "1.blocks": 2}
-    assert not list(
-        blocks_that_repeat(nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 3)))
-    ), "layers are no blocks"
-    assert [
-        path for path, _ in blocks_that_repeat(nn.Sequential(Block(8), Block(8), nn.Linear(8, 8)))
-    ] == [""]
+    stages = nn.Sequential(
+        *(nn.ModuleDict({"blocks": nn.Sequential(Block(8), Block(8))}) for _ in range(2))
+    )
+    layers = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 3))  # are no blocks
+    blocks_and_head = nn.Sequential(Block(8), Block(8), nn.Linear(8, 8))
+    for model, expected in (
+        (stages, {"0.blocks": 2, "1.blocks": 2}),
+        (layers, {}),
+        (blocks_and_head, {"": 2}),
+    ):
+        assert {path: len(blocks) for path, blocks in blocks_that_repeat(model)} == expected
 
 
 def test_an_unknown_name_and_a_missing_trace_are_refused():
-    with pytest.raises(ValueError, match="no what-if is called 'magic'"):
-        enter(card(), None, io.StringIO(), what_if=["magic"])
-    with pytest.raises(ValueError, match="needs a trace"):
-        enter(card(), None, None, what_if=["autocast"])
+    for file, what_if, words in (
+        (io.StringIO(), "magic", "no what-if is called 'magic'"),
+        (None, "autocast", "needs a trace"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            enter(card(), None, file, what_if=[what_if])
 
 
 def test_autocast_is_reported_as_used_where_the_script_uses_it_and_not_where_we_do():

@@ -29,8 +29,7 @@ def test_replicas_take_the_weights_once_on_every_other_card_while_their_outputs_
 
 
 def test_each_card_works_on_its_share_and_the_first_gathers(three):
-    model = make()
-    out = model(torch.randn(30, 512))
+    out = make()(torch.randn(30, 512))
     assert out.shape == (30, 8) and out.device.index == 0
     with torch.no_grad():
         parts = torch.nn.parallel.scatter(torch.randn(31, 4), [0, 1, 2])
@@ -47,8 +46,13 @@ def test_gradients_come_together_on_the_first_card(three, allocated):
     assert first == 2 * WEIGHTS + workspaces
 
 
-def exchanged(gpu) -> list[int]:
-    """Bytes over the link of each card in the last step."""
+def exchanged(gpu, work) -> list[int]:
+    """Bytes over the link of each card in a step."""
+    gpu.step(1)
+    for clock in gpu.clocks:
+        clock.last_step()
+    work()
+    gpu.step(2)
     return [
         sum(kernel.bytes for kernel in clock.last_step() if kernel.kind == "peer")
         for clock in gpu.clocks
@@ -56,13 +60,8 @@ def exchanged(gpu) -> list[int]:
 
 
 def test_weights_go_out_and_gradients_come_back_over_every_cards_link_in_each_step(three):
-    model = make()
-    data = torch.randn(12, 512, device="cuda")
-    three.step(1)
-    exchanged(three)
-    model(data).sum().backward()
-    three.step(2)
-    sent = exchanged(three)
+    model, data = make(), torch.randn(12, 512, device="cuda")
+    sent = exchanged(three, lambda: model(data).sum().backward())
     rows = 4 * 512 * 4  # a card's share of the batch, scattered from the first one
     outputs = 4 * 8 * 4  # of each other card, gathered, and their gradients
     assert sent[1] == sent[2] == 2 * WEIGHTS + rows + 2 * outputs
@@ -73,9 +72,9 @@ def test_a_tensor_that_a_script_moves_itself_goes_over_both_links_and_one_that_s
     three,
 ):
     tensor = torch.ones(1000, device="cuda:0")
-    three.step(1)
-    exchanged(three)
-    tensor.to("cuda:2")
-    tensor.to(torch.float16)
-    three.step(2)
-    assert exchanged(three) == [4000, 0, 4000]
+
+    def work():
+        tensor.to("cuda:2")
+        tensor.to(torch.float16)
+
+    assert exchanged(three, work) == [4000, 0, 4000]

@@ -70,10 +70,9 @@ def test_meta_tensors_of_the_script_are_not_the_cards(gpu):
     before = torch.cuda.memory_allocated()
     with torch.device("meta"):
         model = nn.Linear(10**5, 10**5)
-    shaped = torch.zeros_like(card, device="meta")
-    card.to("meta", torch.half)
+    shaped = torch.zeros_like(card, device="meta"), card.to("meta", torch.half)
     assert torch.cuda.memory_allocated() == before
-    assert shaped.is_meta and not shaped.is_cuda
+    assert shaped[0].is_meta and not shaped[0].is_cuda
     small = nn.Linear(3, 3, device="meta").to_empty(device="cuda")
     assert small.weight.is_cuda and model.weight.is_meta
 

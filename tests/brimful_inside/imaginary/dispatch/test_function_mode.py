@@ -31,12 +31,11 @@ def test_threads_and_executors_are_followed(gpu):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_loader_that_pins_gives_pinned_tensors_of_the_host(gpu, workers):
     dataset = TensorDataset(torch.randn(20, 3), torch.zeros(20))
-    count = 0
-    for inputs, targets in DataLoader(dataset, batch_size=5, pin_memory=True, num_workers=workers):
+    batches = list(DataLoader(dataset, batch_size=5, pin_memory=True, num_workers=workers))
+    assert len(batches) == 4
+    for inputs, targets in batches:
         assert inputs.is_pinned() and not inputs.is_cuda and not torch.zeros(1).is_pinned()
         assert inputs.to("cuda", non_blocking=True).is_cuda and targets.sum().item() == 0
-        count += 1
-    assert count == 4
 
 
 def test_a_forked_child_may_not_use_the_card_and_writes_no_trace(gpu, trace_file):

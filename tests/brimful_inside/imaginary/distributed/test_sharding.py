@@ -29,6 +29,12 @@ def data() -> torch.Tensor:
     return torch.randn(2, WIDTH, device="cuda")
 
 
+def sharded(model: nn.Sequential) -> nn.Sequential:
+    for module in (*model, model):
+        fully_shard(module, mesh=mesh())
+    return model
+
+
 def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     optimizer.zero_grad()
     model(data()).sum().backward()
@@ -57,8 +63,12 @@ def test_ddp_keeps_weights_buckets_and_gradients_unless_these_are_views_of_the_b
     assert requested() == 2 * PARAMETERS
 
 
-def exchanged(gpu) -> dict[str, int]:
-    """Bytes over the card's link in the last step, by kind."""
+def exchanged(gpu, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
+    """Bytes over the card's link in a step, by kind."""
+    gpu.step(1)
+    gpu.clock.last_step()
+    step(model, optimizer)
+    gpu.step(2)
     kernels = gpu.clock.last_step()
     return {
         kind: sum(kernel.bytes for kernel in kernels if kernel.kind == kind)
@@ -69,24 +79,12 @@ def exchanged(gpu) -> dict[str, int]:
 def test_gradients_are_reduced_over_the_link_and_layers_gathered_and_scattered(
     alone,
 ):
-    parallel = DistributedDataParallel(net(), device_ids=[0])
-    optimizer = steps(parallel, 3)
-    alone.step(1)
-    exchanged(alone)
-    step(parallel, optimizer)
-    alone.step(2)
-    share = (RANKS - 1) / RANKS
-    assert exchanged(alone) == {"collective": 2 * share * PARAMETERS, "peer": 0}
-    sharded = net()
-    for layer in sharded:
-        fully_shard(layer, mesh=mesh())
-    optimizer = steps(fully_shard(sharded, mesh=mesh()), 2)
-    alone.step(3)
-    exchanged(alone)
-    step(sharded, optimizer)
-    alone.step(4)
-    gathered_twice_and_scattered = 3 * share * PARAMETERS
-    assert exchanged(alone)["collective"] == pytest.approx(gathered_twice_and_scattered, rel=0.01)
+    parallel, share = DistributedDataParallel(net(), device_ids=[0]), (RANKS - 1) / RANKS
+    reduced = {"collective": 2 * share * PARAMETERS, "peer": 0}
+    assert exchanged(alone, parallel, steps(parallel, 3)) == reduced
+    model = sharded(net())
+    gathered_twice_and_scattered = pytest.approx(3 * share * PARAMETERS, rel=0.01)
+    assert exchanged(alone, model, steps(model, 2))["collective"] == gathered_twice_and_scattered
 
 
 def test_buckets_are_rebuilt_by_the_order_of_gradients_and_their_size(alone, requested):
@@ -135,9 +133,7 @@ def test_zero_keeps_the_states_of_one_share(alone, requested):
 
 
 def test_fsdp2_keeps_its_share_of_weights_gradients_and_states(alone, requested):
-    model = net()
-    for layer in (*model, model):
-        fully_shard(layer, mesh=mesh())
+    model = sharded(net())
     assert requested() == PARAMETERS // RANKS
     optimizer = torch.optim.AdamW(model.parameters())
     step(model, optimizer)
@@ -152,10 +148,7 @@ def test_fsdp2_holds_three_layers_at_most_in_the_forward_pass(alone, requested, 
     before, still held.
 
     From torch 2.14 or 2.15 on weights of whole rows are gathered in their place, without a copy."""
-    model = net(depth=depth)
-    for layer in (*model, model):
-        fully_shard(layer, mesh=mesh())
-    rows = data()
+    model, rows = sharded(net(depth=depth)), data()
     before = requested()
     torch.cuda.reset_peak_memory_stats()
     with torch.no_grad():
@@ -233,8 +226,7 @@ def test_states_are_gathered_and_saved(alone, tmp_path):
     import torch.distributed.checkpoint as checkpoint
     from torch.distributed.checkpoint.state_dict import get_state_dict
 
-    model = net()
-    fully_shard(model, mesh=mesh())
+    model = sharded(net())
     optimizer = torch.optim.AdamW(model.parameters())
     step(model, optimizer)
     states, _ = get_state_dict(model, optimizer)

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from brimful_inside.imaginary.operators.attention import CUDNN, EFFICIENT, FLASH, MATH, Call, choose
+from tests.brimful_inside.imaginary.conftest import peak_of
 
 A100, T4, H100, RTX3090 = (8, 0), (7, 5), (9, 0), (8, 6)
 
@@ -49,14 +50,14 @@ def test_hopper_prefers_cudnn_since_the_release_that_does():
 
 
 def test_the_script_decides_where_it_chooses():
-    with sdpa_kernel(SDPBackend.MATH):
-        assert choose(call(), A100) == MATH
-    with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
-        assert choose(call(), A100) == EFFICIENT
-    with (
-        sdpa_kernel(SDPBackend.FLASH_ATTENTION),
-        pytest.raises(RuntimeError, match="No available kernel"),
+    for backends, chosen in (
+        (SDPBackend.MATH, MATH),
+        ([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH], EFFICIENT),
     ):
+        with sdpa_kernel(backends):
+            assert choose(call(), A100) == chosen
+    none = pytest.raises(RuntimeError, match="No available kernel")
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION), none:
         choose(call(torch.float32), A100)
 
 
@@ -91,10 +92,7 @@ def taken_backward(dtype, transposed, size=64):
     query, key, value = (leaf.transpose(1, 2) if transposed else leaf for leaf in leaves)
     out = F.scaled_dot_product_attention(query, key, value)
     grad = torch.randn_like(out)
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    out.backward(grad)
-    return torch.cuda.max_memory_allocated() - before - 3 * grad.numel() * grad.element_size()
+    return peak_of(lambda: out.backward(grad)) - 3 * grad.nbytes
 
 
 def test_flashs_backward_pass_sums_the_querys_gradient_in_float32(gpu):
@@ -128,38 +126,23 @@ def test_wrong_dtypes_are_refused(gpu):
         F.scaled_dot_product_attention(query, key, key)
 
 
-def test_grouped_queries_run(gpu):
-    query = torch.randn(2, 8, 64, 64, device="cuda", dtype=torch.half)
-    key = torch.randn(2, 2, 64, 64, device="cuda", dtype=torch.half)
+@pytest.mark.parametrize("dtype", [torch.half, torch.float32])
+def test_grouped_queries_run(gpu, dtype):
+    query, key = (torch.randn(2, heads, 64, 64, device="cuda", dtype=dtype) for heads in (8, 2))
     assert F.scaled_dot_product_attention(query, key, key, enable_gqa=True).shape == query.shape
-    assert (
-        F.scaled_dot_product_attention(
-            query.float(), key.float(), key.float(), enable_gqa=True
-        ).shape
-        == query.shape
-    )
 
 
 def test_groups_of_heads_are_for_the_efficient_kernel_since_the_release_that_has_them():
-    query = torch.empty((2, 8, 64, 64), device="meta")
-    key = torch.empty((2, 2, 64, 64), device="meta")
+    query, key = (torch.empty((2, heads, 64, 64), device="meta") for heads in (8, 2))
     newer = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 15)
-    assert choose(Call(query, key, key, enable_gqa=True), A100) == (EFFICIENT if newer else MATH)
-    single = key[:, :1]
-    assert choose(Call(query, single, single), A100) == (EFFICIENT if newer else MATH)
+    for grouped in (Call(query, key, key, enable_gqa=True), Call(query, key[:, :1], key[:, :1])):
+        assert choose(grouped, A100) == (EFFICIENT if newer else MATH)
 
 
 def test_a_boolean_mask_becomes_one_of_the_querys_dtype_at_once(gpu):
     """attention.cpp, convert_boolean_attn_mask: no mask in float32 on the way."""
     query = torch.randn(1, 2, 256, 64, device="cuda", dtype=torch.half)
     mask = torch.ones(256, 256, dtype=torch.bool, device="cuda")
-    out = F.scaled_dot_product_attention(query, query, query, attn_mask=mask)
-    del out
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    F.scaled_dot_product_attention(query, query, query, attn_mask=mask)
     beside = 2 * 512 + 512  # seed and offset, and the scalar that fills the mask
-    assert (
-        torch.cuda.max_memory_allocated() - before
-        <= 256 * 256 * 2 + query.numel() * 2 + beside + 2 * 512
-    )
+    peak = peak_of(lambda: F.scaled_dot_product_attention(query, query, query, attn_mask=mask))
+    assert peak <= 256 * 256 * 2 + query.nbytes + beside + 2 * 512

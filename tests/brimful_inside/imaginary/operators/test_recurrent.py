@@ -14,17 +14,15 @@ def test_a_recurrent_network_runs_as_cudnn_would(gpu, kind):
     assert len({weight.untyped_storage()._cdata for weight in model.parameters()}) == 1, (
         "cuDNN wants its weights in one buffer"
     )
-    out, _ = model(torch.randn(4, 10, 8, device="cuda"))
-    assert out.shape == (4, 10, 32)
+    data = torch.randn(4, 10, 8, device="cuda")
+    out, _ = model(data)
     out.sum().backward()
+    assert out.shape == (4, 10, 32)
     assert model.weight_ih_l0.grad.shape == model.weight_ih_l0.shape
     with torch.autocast("cuda"):
-        out, _ = model(torch.randn(4, 10, 8, device="cuda"))
-    assert out.dtype == torch.half
-    data = torch.randn(4, 10, 8, device="cuda")
+        assert model(data)[0].dtype == torch.half
     packed = nn.utils.rnn.pack_padded_sequence(data, torch.tensor([10, 9, 5, 2]), batch_first=True)
-    out, _ = model(packed)
-    nn.utils.rnn.pad_packed_sequence(out, batch_first=True)[0].sum().backward()
+    nn.utils.rnn.pad_packed_sequence(model(packed)[0], batch_first=True)[0].sum().backward()
     assert gpu.approximations["cudnn rnn reserve space"] == 3
 
 
@@ -45,8 +43,7 @@ def test_a_packed_lstm_takes_what_cudnn_took_on_a_card(gpu, trace_file, count):
     lengths[1 : 1 + count - int(lengths.sum())] += 1
     data = torch.randn(512, 120, 16, device="cuda")
     packed = nn.utils.rnn.pack_padded_sequence(data, lengths, batch_first=True)
-    out, _ = model(packed)
-    nn.utils.rnn.pad_packed_sequence(out, batch_first=True)[0].sum().backward()
+    nn.utils.rnn.pad_packed_sequence(model(packed)[0], batch_first=True)[0].sum().backward()
     gpu.flush()
     sizes = [row.nbytes for row in rows(trace_file).rows if isinstance(row, Malloc)]
     assert [sizes.count(size) for size in SEEN[count]] == [3, 1], (

@@ -49,14 +49,6 @@ def _cell(kind, states):
     return lambda x: cell(x, (state, state))[0] if states > 1 else cell(x, state), matrix(32, 64)
 
 
-def _rms_norm():
-    return (
-        lambda x, w: F.rms_norm(x, (1024,), w),
-        matrix(dtype=torch.half),
-        matrix(1024, dtype=torch.half),
-    )
-
-
 def _layer_norm():
     inputs = (
         matrix(dtype=torch.half),
@@ -64,11 +56,6 @@ def _layer_norm():
         matrix(1024, dtype=torch.half),
     )
     return lambda x, w, b: F.layer_norm(x, (1024,), w, b), *inputs
-
-
-def _sum_of_product():
-    weight = torch.ones(1024, 64, device="cuda")
-    return lambda x: (x @ weight).sum(), matrix()
 
 
 LSTM_WEIGHTS = [512 * 128 * 4, 512 * 64 * 4, 32 * 64 * 4]
@@ -106,7 +93,14 @@ ROWS = {
         [HALF, 2048, 2048],
     ),
     "rms_norm of half": Row(
-        "cuda/layer_norm_kernel.cu, _fused_rms_norm_cuda", _rms_norm, [HALF, ROW], [HALF, 2048]
+        "cuda/layer_norm_kernel.cu, _fused_rms_norm_cuda",
+        lambda: (
+            lambda x, w: F.rms_norm(x, (1024,), w),
+            matrix(dtype=torch.half),
+            matrix(1024, dtype=torch.half),
+        ),
+        [HALF, ROW],
+        [HALF, 2048],
     ),
     "group_norm": Row(
         "cuda/group_norm_kernel.cu: factors forward; sums, factors for groups and channels "
@@ -117,7 +111,7 @@ ROWS = {
     ),
     "a product's sum": Row(
         "cuda/Blas.cpp: an expanded gradient is copied for cuBLAS",
-        _sum_of_product,
+        lambda: (lambda x, w: (x @ w).sum(), matrix(), torch.ones(1024, 64, device="cuda")),
         [64 * 64 * 4, 4],
         [-64 * 64 * 4, N],
     ),
@@ -187,18 +181,15 @@ def test_an_operation_asks_for_what_its_cuda_kernel_asks_for(gpu, trace_file, na
     row = ROWS[name]
     function, *inputs = row.make()
 
-    def lines():
-        return trace_file.getvalue().splitlines()
+    def asked(work):
+        start = len(trace_file.getvalue().splitlines())
+        return work(), requests(trace_file.getvalue().splitlines()[start:])
 
-    start = len(lines())
-    out = function(*inputs)
-    middle = len(lines())
-    assert requests(lines()[start:middle]) == row.forward, row.source
+    out, taken = asked(lambda: function(*inputs))
+    assert taken == row.forward, row.source
     if row.backward:
         gradient = torch.ones_like(out)
-        middle = len(lines())
-        out.backward(gradient)
-        assert requests(lines()[middle:]) == row.backward, row.source
+        assert asked(lambda: out.backward(gradient))[1] == row.backward, row.source
 
 
 def test_a_training_step_holds_two_workspaces_of_cublas(gpu):
@@ -288,8 +279,10 @@ def test_sizes_extrapolated_from_small_batches_match_beyond_every_threshold(lowe
     difference = model.difference_from(large, 80)
     assert difference is None, difference
     mallocs = [event for event in large.events if event[0] == "malloc"]
-    partial = [at for at, event in enumerate(mallocs) if event[2] == "layer_norm_partial"]
-    sorts = [at for at, event in enumerate(mallocs) if event[2] == "embedding_sort"]
+    partial, sorts = (
+        [at for at, event in enumerate(mallocs) if event[2] == formula]
+        for formula in ("layer_norm_partial", "embedding_sort")
+    )
     assert partial and all(small[4].sizes[at] == 0 < large.sizes[at] for at in partial)
     assert sorts and any(small[2].sizes[at] == 0 < small[4].sizes[at] for at in sorts)
 
