@@ -60,9 +60,7 @@ def program_from(events: list[Event], sizes: list[int]) -> Program:
 def random_program(rng: random.Random, length: int, kinds: tuple[str, ...] = ANY) -> Program:
     """The same few sizes come again, as they do from step to step."""
     events: list[Event] = []
-    sizes: list[int] = []
-    living: list[int] = []
-    retired: list[int] = []
+    sizes, living, retired = [], [], []
     common = [
         rng.choice([*EDGES, rng.randrange(4096), rng.randrange(3 * MIB), rng.randrange(60 * MIB)])
         for _ in range(6)

@@ -19,6 +19,15 @@ SIZES = st.one_of(
 # emptying the cache.
 ACTIONS = st.lists(st.one_of(SIZES, st.integers(-40, -1), st.just("empty_cache")), max_size=60)
 
+STATISTICS = (
+    "allocated_bytes",
+    "reserved_bytes",
+    "requested_bytes",
+    "inactive_split_bytes",
+    "segment",
+    "allocation",
+)
+
 
 def check(allocator: CachingAllocator, live: dict[int, int]) -> None:
     """What holds at every moment."""
@@ -26,37 +35,27 @@ def check(allocator: CachingAllocator, live: dict[int, int]) -> None:
     for segment in segments:
         at = segment.address
         for piece in segment.pieces:
-            assert piece.address == at, "the blocks of a segment tile it"
-            assert piece.size > 0
+            assert piece.address == at and piece.size > 0, "the blocks of a segment tile it"
             at += piece.size
         assert at == segment.address + segment.size
         for left, right in zip(segment.pieces, segment.pieces[1:], strict=False):
             assert left.used or right.used, "free neighbours have merged"
     assert sum(s.size for s in segments) == allocator.reserved
     used = {p.address: p.size for s in segments for p in s.pieces if p.used}
-    assert used.keys() == live.keys()
-    assert sum(used.values()) == allocator.allocated
+    assert used.keys() == live.keys() and sum(used.values()) == allocator.allocated
     for address, nbytes in live.items():
         assert used[address] >= rounded_size(nbytes, allocator.settings)
     stats = allocator.memory_stats()
-    assert stats["allocation.all.current"] == len(live)
-    assert stats["requested_bytes.all.current"] == sum(live.values())
-    for statistic in (
-        "allocated_bytes",
-        "reserved_bytes",
-        "requested_bytes",
-        "inactive_split_bytes",
-        "segment",
-        "allocation",
-    ):
+    current = {name: stats[f"{name}.all.current"] for name in STATISTICS}
+    assert (current["allocation"], current["requested_bytes"]) == (len(live), sum(live.values()))
+    for statistic, value in current.items():
         by_pool = [stats[f"{statistic}.{pool}.current"] for pool in ("small_pool", "large_pool")]
-        assert stats[f"{statistic}.all.current"] == sum(by_pool)
-        assert 0 <= stats[f"{statistic}.all.current"] <= stats[f"{statistic}.all.peak"]
+        assert 0 <= value == sum(by_pool) <= stats[f"{statistic}.all.peak"]
     plain = [s for s in segments if not s.expandable]
     split_free = [p.size for s in plain if len(s.pieces) > 1 for p in s.pieces if not p.used]
-    assert stats["inactive_split_bytes.all.current"] == sum(split_free)
+    assert current["inactive_split_bytes"] == sum(split_free)
     assert stats["inactive_split.all.current"] == len(split_free)
-    assert stats["segment.all.current"] == len(plain)
+    assert current["segment"] == len(plain)
 
 
 def act(

@@ -27,11 +27,8 @@ def test_every_key_that_changes_memory_is_read():
 
 
 def test_no_string_and_keys_about_host_memory_change_nothing():
-    assert settings_in({}) == AllocatorSettings()
-    assert (
-        settings_from("pinned_use_background_threads:True,pinned_num_register_threads:8")
-        == AllocatorSettings()
-    )
+    about_the_host = "pinned_use_background_threads:True,pinned_num_register_threads:8"
+    assert settings_in({}) == settings_from(about_the_host) == AllocatorSettings()
 
 
 def test_rounding_divisions_are_given_by_size():
@@ -43,15 +40,19 @@ def test_rounding_divisions_are_given_by_size():
     assert divisions == (1,) * 9 + (2,) + (8,) * 6
 
 
-def test_sizes_are_rounded_to_divisions_of_a_power_of_two():
-    four = settings_from("roundup_power2_divisions:4")
-    assert rounded_size(1200 * MIB, four) == 1280 * MIB
-    assert rounded_size(1024 * MIB, four) == 1024 * MIB
-    assert rounded_size(1281 * MIB, four) == 1536 * MIB
-    assert rounded_size(2048, four) == 2048  # 512 × 4 and less are rounded to 512 alone
-    assert rounded_size(2049, four) == 2560
-    one = settings_from("roundup_power2_divisions:1")
-    assert rounded_size(15233774, one) == 15234048, "as without the setting: a multiple of 512"
+@pytest.mark.parametrize(
+    ("divisions", "nbytes", "rounded"),
+    [
+        (4, 1200 * MIB, 1280 * MIB),
+        (4, 1024 * MIB, 1024 * MIB),
+        (4, 1281 * MIB, 1536 * MIB),
+        (4, 2048, 2048),  # 512 × 4 and less are rounded to 512 alone
+        (4, 2049, 2560),
+        (1, 15233774, 15234048),  # as without the setting: a multiple of 512
+    ],
+)
+def test_sizes_are_rounded_to_divisions_of_a_power_of_two(divisions, nbytes, rounded):
+    assert rounded_size(nbytes, settings_from(f"roundup_power2_divisions:{divisions}")) == rounded
 
 
 @pytest.mark.parametrize(
@@ -66,6 +67,9 @@ def test_sizes_are_rounded_to_divisions_of_a_power_of_two():
         ("backend:jemalloc", "backend"),
         ("max_split_siz:100", "max_split_siz"),
         ("expandable_segments", "expandable_segments"),
+        ("large_segment_size_mb:10", "large_segment_size_mb"),
+        # the least block to keep whole is a segment that requests share
+        ("large_segment_size_mb:40,max_split_size_mb:39", "at least 40"),
     ],
 )
 def test_what_pytorch_refuses_is_refused_by_name(conf, names):
@@ -73,26 +77,23 @@ def test_what_pytorch_refuses_is_refused_by_name(conf, names):
         settings_from(conf)
 
 
-def test_the_older_variable_goes_first_as_in_pytorch():
-    environment = {
-        "PYTORCH_ALLOC_CONF": "expandable_segments:False",
-        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
-    }
-    assert settings_in(environment).expandable_segments
-    del environment["PYTORCH_CUDA_ALLOC_CONF"]
-    assert not settings_in(environment).expandable_segments
-    environment = {"PYTORCH_ALLOC_CONF": "expandable_segments:True", "PYTORCH_CUDA_ALLOC_CONF": ""}
-    assert settings_in(environment) == AllocatorSettings(), (
-        "an older one that is empty hides the newer one"
-    )
-
-
-def test_the_least_block_to_keep_whole_is_a_segment_that_requests_share():
-    settings_from("large_segment_size_mb:40,max_split_size_mb:40")
-    with pytest.raises(ValueError, match="at least 40"):
-        settings_from("large_segment_size_mb:40,max_split_size_mb:39")
-    with pytest.raises(ValueError, match="large_segment_size_mb"):
-        settings_from("large_segment_size_mb:10")
+@pytest.mark.parametrize(
+    ("environment", "expandable"),
+    [
+        ({"PYTORCH_ALLOC_CONF": "expandable_segments:False"}, False),
+        (
+            {
+                "PYTORCH_ALLOC_CONF": "expandable_segments:False",
+                "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+            },
+            True,
+        ),
+        # an older one that is empty hides the newer one
+        ({"PYTORCH_ALLOC_CONF": "expandable_segments:True", "PYTORCH_CUDA_ALLOC_CONF": ""}, False),
+    ],
+)
+def test_the_older_variable_goes_first_as_in_pytorch(environment, expandable):
+    assert settings_in(environment) == AllocatorSettings(expandable_segments=expandable)
 
 
 def test_a_change_at_run_time_keeps_what_it_does_not_name_but_for_three_settings():
@@ -109,6 +110,8 @@ def test_a_change_at_run_time_keeps_what_it_does_not_name_but_for_three_settings
         "",
         "max_split_size_mb:128,max_non_split_rounding_mb:40,garbage_collection_threshold:0.8,large_segment_size_mb:30",
         "roundup_power2_divisions:[256:1,512:2,>:8],expandable_segments:True,per_process_memory_fraction:0.25",
+        # a block that is kept whole may be as small as a segment that requests share
+        "large_segment_size_mb:40,max_split_size_mb:40,max_non_split_rounding_mb:40",
     ],
 )
 def test_settings_can_be_spelled_whatever_was_in_force(conf):

@@ -13,20 +13,17 @@ from tests.brimful_inside.simulator.random_programs import PLAIN, program, rando
 def test_identifiers_do_not_matter():
     first = program(("malloc", 7, 100, "a"), ("malloc", 9, 50, "b"), ("free", 7), ("step", 1))
     other = program(("malloc", 1, 200, "a"), ("malloc", 2, 60, "b"), ("free", 1), ("step", 1))
-    assert first.same_events(other)
-    assert first.difference(other) is None
+    assert first.same_events(other) and first.difference(other) is None
     assert (first.sizes, other.sizes) == ((100, 50), (200, 60))
 
 
 def test_another_order_of_ends_is_another_program_and_says_where():
-    first = program(("malloc", 1, 1, "a"), ("malloc", 2, 1, "a"), ("free", 1), ("free", 2))
-    other = program(("malloc", 1, 1, "a"), ("malloc", 2, 1, "a"), ("free", 2), ("free", 1))
-    assert not first.same_events(other)
-    assert first.difference(other) == "row 2: free against free 1"
-    assert (
-        program(("malloc", 1, 1, "a")).difference(program(("malloc", 1, 1, "a"), ("step", 1)))
-        == "1 rows against 2"
-    )
+    first_row, second_row = ("malloc", 1, 1, "a"), ("malloc", 2, 1, "a")
+    first = program(first_row, second_row, ("free", 1), ("free", 2))
+    other = program(first_row, second_row, ("free", 2), ("free", 1))
+    assert not first.same_events(other) and first.difference(other) == "row 2: free against free 1"
+    shorter, longer = program(first_row), program(first_row, ("step", 1))
+    assert shorter.difference(longer) == "1 rows against 2"
 
 
 A, OF_HOPPER = ("malloc", 5, 10, "a"), ("malloc", 1, 32 << 20, "mm", "cublas", (9, 0, 213))
@@ -93,8 +90,7 @@ def requested_bytes(allocator: CachingAllocator) -> int:
 def test_the_largest_live_set_holds_what_a_replay_has_at_its_highest_and_never_more(seed, scale):
     rng = random.Random(seed)
     cards = [random_program(rng, 100, PLAIN) for _ in range(2)]
-    live = joined(cards)
-    requested: list[int] = []
+    live, requested = joined(cards), []
     for card in cards:
         replay(
             card,

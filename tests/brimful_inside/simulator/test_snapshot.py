@@ -2,7 +2,7 @@
 segments are those that it holds."""
 
 import random
-from itertools import count
+from itertools import accumulate, count
 
 import pytest
 from hypothesis import given, settings
@@ -19,8 +19,7 @@ GIVEN, TAKEN = ("segment_alloc", "segment_map"), ("segment_free", "segment_unmap
 
 def recorded(program, settings, whole_blocks=True, capacity=None):
     """(What a replay showed, its allocator, the snapshot at its end.)"""
-    allocator, clock = CachingAllocator(capacity, settings), count()
-    numbers = count()
+    allocator, clock, numbers = CachingAllocator(capacity, settings), count(), count()
     history = History(
         lambda: Stack([("train.py", next(numbers), "main")]),
         clock.__next__,
@@ -33,32 +32,30 @@ def recorded(program, settings, whole_blocks=True, capacity=None):
 
 def heights(entries, up, down):
     """What there is after each entry."""
-    held, over_time = 0, [0]
-    for entry in entries:
-        held += entry["size"] * ((entry["action"] in up) - (entry["action"] in down))
-        over_time.append(held)
-    return over_time
+    changes = (e["size"] * ((e["action"] in up) - (e["action"] in down)) for e in entries)
+    return list(accumulate(changes, initial=0))
 
 
 @pytest.mark.parametrize("conf", CONFIGURATIONS)
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**6), is_small=st.booleans())
 def test_the_history_rises_to_the_peaks_and_ends_at_the_segments(conf, seed, is_small):
-    settings = settings_from(conf)
-    program = random_program(random.Random(seed), 150)
-    capacity = 200 * MIB if is_small else None
-    replayed, allocator, snapshot = recorded(program, settings, capacity=capacity)
-    (entries,) = snapshot["device_traces"]
+    settings, program = settings_from(conf), random_program(random.Random(seed), 150)
+    replayed, allocator, snapshot = recorded(
+        program, settings, capacity=200 * MIB if is_small else None
+    )
+    (entries,), segments = snapshot["device_traces"], snapshot["segments"]
     allocated = heights(entries, ("alloc",), ("free_requested",))
     reserved = heights(entries, GIVEN, TAKEN)
     assert (max(allocated), max(reserved)) == replayed.peak
-    assert (allocated[-1], reserved[-1]) == (allocator.allocated, allocator.reserved)
     active = heights(entries, ("alloc",), ("free_completed",))
-    blocks = [block for segment in snapshot["segments"] for block in segment["blocks"]]
+    blocks = [block for segment in segments for block in segment["blocks"]]
     assert active[-1] == sum(block["size"] for block in blocks if block["state"] != "inactive")
-    segments = snapshot["segments"]
-    assert sum(segment["total_size"] for segment in segments) == allocator.reserved
-    assert sum(segment["allocated_size"] for segment in segments) == allocator.allocated
+    for height, size, held in (
+        (allocated, "allocated_size", allocator.allocated),
+        (reserved, "total_size", allocator.reserved),
+    ):
+        assert height[-1] == sum(segment[size] for segment in segments) == held
     for segment in segments:
         assert sum(block["size"] for block in segment["blocks"]) == segment["total_size"]
 
