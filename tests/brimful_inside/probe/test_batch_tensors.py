@@ -1,3 +1,5 @@
+import types
+
 import numpy as np
 import pytest
 import torch
@@ -7,15 +9,11 @@ from brimful_inside.probe import batch_tensors
 
 
 def test_shapes_are_found_in_whatever_holds_the_tensors():
-    class Holder:
-        def __init__(self):
-            self.x = torch.zeros(2, 3)
-
-    batch = [{"a": torch.zeros(4, 5), "b": (torch.zeros(4), np.zeros((4, 2)))}, Holder(), "text"]
+    holder = types.SimpleNamespace(x=torch.zeros(2, 3))
+    batch = [{"a": torch.zeros(4, 5), "b": (torch.zeros(4), np.zeros((4, 2)))}, holder, "text"]
     assert batch_tensors.shapes_of(batch) == [[4, 5], [4], [4, 2], [2, 3]]
-    assert batch_tensors.first_dimension(batch) == 4
-    assert batch_tensors.first_dimension(["a", "b", "c"]) == 3
-    assert batch_tensors.first_dimension(7) is None
+    for given, first in ((batch, 4), (["a", "b", "c"], 3), (7, None)):
+        assert batch_tensors.first_dimension(given) == first
 
 
 @pytest.mark.parametrize(
@@ -35,8 +33,7 @@ def test_equal_batches_have_equal_checksums_and_others_have_not(make):
     def checksum(seed):
         return batch_tensors.checksum_of(make(torch.Generator().manual_seed(seed)))
 
-    assert checksum(1) == checksum(1) != checksum(2)
-    assert len(checksum(1)) == 8
+    assert checksum(1) == checksum(1) != checksum(2) and len(checksum(1)) == 8
 
 
 def test_no_checksum_where_the_values_are_not_on_the_host():

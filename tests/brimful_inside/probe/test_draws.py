@@ -84,51 +84,42 @@ def test_batches_of_the_scripts_own_sampler_are_counted_and_an_epoch_without_an_
             while True:
                 yield [1, 2, 3]
 
-    one = draws_of(DataLoader(DATA, batch_sampler=[[1, 2], [2, 3]]), peeks=False)
-    assert (one.drawn, one.distinct, one.checksums) == (4, 3, [])
-    assert (
-        draws_of(DataLoader(DATA, batch_sampler=Endless(DATA, 3, False)), peeks=False).drawn is None
+    own, endless = (
+        draws_of(DataLoader(DATA, batch_sampler=sampler), peeks=False)
+        for sampler in ([[1, 2], [2, 3]], Endless(DATA, 3, False))
     )
+    assert (own.drawn, own.distinct, own.checksums, endless.drawn) == (4, 3, [], None)
 
 
-@pytest.mark.parametrize("kind", ["python", "numpy", "torch"])
+KINDS = {
+    "python": ("random.Random", "getstate"),
+    "numpy": ("numpy.random.RandomState", "get_state"),
+    "torch": ("torch.Generator", "get_state"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_data_set_that_picks_among_its_samples_is_told_from_one_that_makes_them_up(kind):
-    loader = DataLoader(Picks(kind), batch_size=8)
-    state = str(
-        loader.dataset.rng.getstate() if kind == "python" else loader.dataset.rng.get_state()
-    )
+    loader, (name, state_of) = DataLoader(Picks(kind), batch_size=8), KINDS[kind]
+    state = str(getattr(loader.dataset.rng, state_of)())
     draws = draws_of(loader, peeks=True)
     assert draws.picks_at_random and (draws.drawn, draws.distinct) == (400, 400)
-    assert (
-        str(loader.dataset.rng.getstate() if kind == "python" else loader.dataset.rng.get_state())
-        == state
-    )
-    names = {
-        "python": "random.Random",
-        "numpy": "numpy.random.RandomState",
-        "torch": "torch.Generator",
-    }
-    assert draws.random_states == [["dataset.rng", names[kind]]]
-    assert not draws_of(DataLoader(MakesUp()), peeks=False).picks_at_random
-    assert not draws_of(DataLoader(Same()), peeks=False).picks_at_random
-    assert not draws_of(DataLoader(DATA), peeks=False).picks_at_random
+    assert str(getattr(loader.dataset.rng, state_of)()) == state
+    assert draws.random_states == [["dataset.rng", name]]
+    for data in (MakesUp(), Same(), DATA):
+        assert not draws_of(DataLoader(data), peeks=False).picks_at_random
 
 
 def test_a_random_state_of_a_data_set_that_another_wraps_is_named_by_its_path():
     draws = draws_of(
         DataLoader(Subset(Picks(), range(100)), worker_init_fn=lambda worker: None), peeks=False
     )
-    assert draws.random_states == [["dataset.dataset.rng", "random.Random"]] and draws.seeds_workers
-    assert draws.dataset == "Subset"
+    assert draws.random_states == [["dataset.dataset.rng", "random.Random"]]
+    assert (draws.dataset, draws.seeds_workers) == ("Subset", True)
 
 
 @pytest.mark.heavy
 def test_copies_of_one_random_state_show_in_a_few_batches_of_two_workers():
-    assert (
-        len(set(draws_of(DataLoader(Picks(), batch_size=64, num_workers=6), peeks=True).checksums))
-        == 2
-    )
-    assert (
-        len(set(draws_of(DataLoader(DATA, batch_size=64, num_workers=6), peeks=True).checksums))
-        == 4
-    )
+    for data, different in ((Picks(), 2), (DATA, 4)):
+        draws = draws_of(DataLoader(data, batch_size=64, num_workers=6), peeks=True)
+        assert len(set(draws.checksums)) == different

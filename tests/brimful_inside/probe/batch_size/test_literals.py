@@ -64,12 +64,10 @@ FORMS = {
 }
 
 
-def execute(tree: Any) -> list[Any]:
+def execute(tree: Any, file: str = "train.py") -> list[Any]:
     given: list[Any] = []
-    exec(
-        compile(tree, "train.py", "exec", dont_inherit=True),
-        {"give": given.append, "__name__": "train_of_a_test"},
-    )
+    names = {"give": given.append, "__name__": "train_of_a_test"}
+    exec(compile(tree, file, "exec", dont_inherit=True), names)
     return given
 
 
@@ -84,8 +82,7 @@ def test_a_number_leads_to_the_line_that_it_comes_from_and_changes_with_it(form)
     changed = literals.replaced(
         source, "train.py", {(literal.line, literal.column): (own, own // 2)}
     )
-    assert execute(changed) == [given // 2]
-    assert type(execute(changed)[0]) is int
+    assert [(number, type(number)) for number in execute(changed)] == [(given // 2, int)]
 
 
 @pytest.mark.parametrize(
@@ -118,13 +115,10 @@ def test_a_number_that_a_script_computes_leads_nowhere(text):
 def test_a_number_knows_the_number_that_min_or_max_sets_beside_it(tmp_path, line, limit):
     path = tmp_path / "train.py"
     path.write_text(f"asked = 32\n{line}\ngive(batch)\n")
-    given: list[Any] = []
-    tree = literals.Literals().mark(path.read_bytes(), str(path))
-    exec(compile(tree, str(path), "exec"), {"give": given.append})
-    literal, _ = places_of(given[0])
-    assert literal is not None
-    known, where = literals.limits.get(literal, (None, ""))
-    assert (known, where) == (limit, f"train.py:2 (`{line}`)" if limit else "")
+    (given,) = execute(literals.Literals().mark(path.read_bytes(), str(path)), str(path))
+    literal, _ = places_of(given)
+    known = literals.limits.get(literal, (None, ""))
+    assert literal is not None and known == (limit, f"train.py:2 (`{line}`)" if limit else "")
 
 
 def test_a_marked_script_computes_what_the_script_computes():

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from brimful_inside.wire import Place
-from tests.brimful_inside.helper import contents
+from tests.brimful_inside.helper import Trial, contents
 
 #: What every script needs besides its loaders.
 COMMON = """
@@ -88,6 +88,14 @@ def sizes(report: dict, role: str) -> set[int]:
     return {one["batch_size"] for one in report["loaders"] if one["role"] == role}
 
 
+def run_with(run_trial, tmp_path: Path, place: Place, **settings: int) -> Trial:
+    """Another trial, of a script whose setting stands at this place."""
+    for path in tmp_path.glob("trial/wire-*"):
+        path.unlink()
+    places = dict.fromkeys(settings, place)
+    return run_trial(["script.py"], settings=settings, places=places, steps=2)
+
+
 def folder_with(tmp_path: Path, source: str) -> Path:
     work = tmp_path / "work"
     work.mkdir()
@@ -118,11 +126,7 @@ def test_a_place_is_found_and_the_number_set_there(run_trial, tmp_path, name):
         alone = Place(
             **{**vars(place), "not_calls": [calls for calls in others if calls != place.calls]}
         )
-        for path in tmp_path.glob("trial/wire-*"):
-            path.unlink()
-        done = run_trial(
-            ["script.py"], settings={"batch_size": 24}, places={"batch_size": alone}, steps=2
-        )
+        done = run_with(run_trial, tmp_path, alone, batch_size=24)
         shown = next(one for one in done.reports if one["steps"])
         assert sizes(shown, "train") == {training if place.kind == "script" else 24}, done.stderr
         if evaluation is not None:
@@ -174,11 +178,7 @@ def test_workers_are_set_where_the_training_loader_is_made_and_nowhere_else(
         return
     place = Place(**train["workers_place"])
     assert (place.kind, place.loader, place.number) == ("loader", "script.py:10", 0)
-    for path in tmp_path.glob("trial/wire-*"):
-        path.unlink()
-    done = run_trial(
-        ["script.py"], settings={"num_workers": 1}, places={"num_workers": place}, steps=2
-    )
+    done = run_with(run_trial, tmp_path, place, num_workers=1)
     assert {one["role"]: one["workers"] for one in done.report["loaders"]} == {
         "train": 1,
         "eval": 0,
@@ -242,11 +242,7 @@ def test_a_framework_that_makes_its_own_loaders_gets_the_number_too(run_trial, t
         alone = Place(
             **{**vars(place), "not_calls": [calls for calls in others if calls != place.calls]}
         )
-        for path in tmp_path.glob("trial/wire-*"):
-            path.unlink()
-        done = run_trial(
-            ["script.py"], settings={"batch_size": 24}, places={"batch_size": alone}, steps=2
-        )
+        done = run_with(run_trial, tmp_path, alone, batch_size=24)
         assert sizes(done.report, "train") == {24} and sizes(done.report, "eval") == {50}, (
             done.stderr
         )
@@ -292,20 +288,12 @@ size = next(int(value) for key, value in settings.items() if key.endswith("batch
         *place_in_text,
         40,
     )
-    for path in tmp_path.glob("trial/wire-*"):
-        path.unlink()
-    done = run_trial(
-        ["script.py"], settings={"batch_size": 24}, places={"batch_size": place}, steps=2
-    ).report
-    assert done["samples_per_step"][1:3] == [24, 24]
+    done = run_with(run_trial, tmp_path, place, batch_size=24)
+    assert done.report["samples_per_step"][1:3] == [24, 24]
     assert contents(work) == before
 
     (work / name).write_text(text.replace("40", "41"))
-    for path in tmp_path.glob("trial/wire-*"):
-        path.unlink()
-    changed = run_trial(
-        ["script.py"], settings={"batch_size": 24}, places={"batch_size": place}, steps=2
-    )
+    changed = run_with(run_trial, tmp_path, place, batch_size=24)
     assert changed.report["samples_per_step"][1:3] == [41, 41]
     assert any("has no 40 any more" in note for note in changed.report["notes"])
 

@@ -75,12 +75,16 @@ def test_the_format_of_a_training_is_seen(run_trial, how, autocast):
     assert seen["device_reads"] == {} and seen["split_over"] == 1
 
 
-def test_copies_that_an_optimizer_steps_say_nothing_of_the_format(run_trial):
-    assert audited(run_trial, "masters")["precision"] is None
-
-
-def test_weights_of_every_optimizer_say_it(run_trial):
-    assert audited(run_trial, "masters", "two")["precision"]["weights"] == ["float32"]
+@pytest.mark.parametrize(
+    ("words", "cards", "precision"),
+    [(["masters"], 1, None), (["masters", "two"], 1, ["float32"])],
+    ids=["copies that an optimizer steps", "weights of every optimizer"],
+)
+def test_the_weights_say_the_format_and_copies_of_them_say_nothing(
+    run_trial, words, cards, precision
+):
+    seen = audited(run_trial, *words)["precision"]
+    assert (seen and seen["weights"]) == precision
 
 
 def test_cards_that_share_a_batch_are_counted(run_trial):

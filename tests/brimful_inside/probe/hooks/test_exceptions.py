@@ -100,11 +100,8 @@ def test_memory_that_ran_out_is_reported_as_caught_once_the_script_continues():
     failures.script_continues()
     failures.script_continues()
     (failure,) = reported
-    assert (
-        failure.caught
-        and failure.kind == "out_of_device_memory"
-        and (failure.phase, failure.step) == ("train", 3)
-    )
+    assert (failure.kind, failure.caught) == ("out_of_device_memory", True)
+    assert (failure.phase, failure.step) == ("train", 3)
 
 
 def test_memory_that_ran_out_and_left_the_script_is_reported_once_with_its_phase():
@@ -114,11 +111,7 @@ def test_memory_that_ran_out_and_left_the_script_is_reported_once_with_its_phase
     for one in (error, error, ValueError("another"), KeyboardInterrupt(), SystemExit(3)):
         failures.left_the_script(one)
     failures.script_continues()
-    found = [
-        (failure.type, failure.phase, failure.caught, failure.after_measured)
-        for failure in reported
-    ]
-    assert found == [
+    assert [(each.type, each.phase, each.caught, each.after_measured) for each in reported] == [
         ("torch.OutOfMemoryError", "train", False, True),
         ("ValueError", "eval", False, True),
     ]
@@ -142,15 +135,13 @@ def test_a_call_that_reads_what_is_not_there_is_unsupported_and_its_line_is_name
         CUDA_STEPS
         + f"import torch.utils.dlpack\ndef special(y):\n    return {line}\nstep(special)\n"
     )
-    trial = run_trial(text, device="imaginary")
-    (failure,) = trial.failures
+    (failure,) = run_trial(text, device="imaginary").failures
     assert failure["kind"] == "unsupported" and failure["where"].endswith("in special")
     assert f"`return {line}`: it needs what the card's tensors hold" in failure["message"]
 
 
 def test_on_the_cpu_such_words_are_the_scripts_own(run_trial):
-    trial = run_trial("import torch\ntorch.empty((), device='meta').item()\n")
-    (failure,) = trial.failures
+    (failure,) = run_trial("import torch\ntorch.empty((), device='meta').item()\n").failures
     assert failure["kind"] == "crashed" and "meta" in failure["message"].lower()
 
 
@@ -163,10 +154,8 @@ def raised(error: BaseException) -> BaseException:
 
 def test_a_missing_driver_is_a_missing_card():
     error = AssertionError("libcuda.so cannot found!\nPlease make sure GPU is set up")
-    found = needs_real_card(raised(error), lambda path: True)
-    assert (
-        found
-        == "`raise error`: it calls NVIDIA's driver, past PyTorch (AssertionError: libcuda.so "
+    assert needs_real_card(raised(error), lambda path: True) == (
+        "`raise error`: it calls NVIDIA's driver, past PyTorch (AssertionError: libcuda.so "
         "cannot found!)"
     )
 
@@ -186,12 +175,11 @@ def test_building_a_cuda_extension_is_named_by_the_line_that_builds_it(tmp_path,
     path.write_text("def load():\n    raise OSError('CUDA_HOME environment variable is not set')\n")
     space: dict = {}
     exec(compile(path.read_text(), str(path), "exec"), space)
-    try:
+    with pytest.raises(OSError) as caught:
         space["load"]()
-    except OSError as error:
-        found = needs_real_card(error, lambda file: file == __file__)
+    words = needs_real_card(caught.value, lambda file: file == __file__)
     assert (
-        found.startswith('`space["load"]()`: it builds a CUDA extension') and "CUDA_HOME" in found
+        words.startswith('`space["load"]()`: it builds a CUDA extension') and "CUDA_HOME" in words
     )
 
 
@@ -209,9 +197,12 @@ def test_an_error_of_a_loaders_worker_is_reported_in_the_workers_own_words():
     reported, failures = failures_at(("train", 0, False))
     failures.left_the_script(FileNotFoundError(WORKERS))
     (failure,) = reported
-    assert (failure.raised_by, failure.type) == ("worker", "FileNotFoundError")
-    assert failure.message == "[Errno 2] No such file or directory: '/data/7.jpg'"
-    assert failure.where == "/home/me/data.py:12 in __getitem__"
+    assert (failure.raised_by, failure.type, failure.message, failure.where) == (
+        "worker",
+        "FileNotFoundError",
+        "[Errno 2] No such file or directory: '/data/7.jpg'",
+        "/home/me/data.py:12 in __getitem__",
+    )
 
 
 def raised_in(file, error):
@@ -245,15 +236,20 @@ def test_the_frames_of_an_error_show_whose_it_is(file, error, who):
     assert raised_by(raised_in(file, error)) == who
 
 
+@pytest.fixture
+def overlay(tmp_path, monkeypatch):
+    layer = Overlay(str(tmp_path / "trial"))
+    context = types.SimpleNamespace(overlay=layer)
+    monkeypatch.setattr(exceptions, "current_context", lambda: context)
+    return layer
+
+
 def test_a_file_that_is_there_or_that_the_trial_wrote_and_was_not_found_is_the_sandboxs_error(
-    tmp_path, monkeypatch
+    tmp_path, overlay
 ):
     there, written, missing = (tmp_path / name for name in ("there", "cache.arrow", "missing"))
     there.touch()
-    overlay = Overlay(str(tmp_path / "trial"))
     Path(overlay.to_write(str(written), keeps_content=False)).touch()
-    context = types.SimpleNamespace(overlay=overlay)
-    monkeypatch.setattr(exceptions, "current_context", lambda: context)
     for path, who in (
         (there, "sandbox"),
         (written, "sandbox"),
@@ -266,10 +262,7 @@ def test_a_file_that_is_there_or_that_the_trial_wrote_and_was_not_found_is_the_s
     assert raised_by(PermissionError(13, "Permission denied", str(there))) == "script"
 
 
-def test_a_folder_that_the_user_does_not_have_is_missing_by_its_own_path(tmp_path, monkeypatch):
-    overlay = Overlay(str(tmp_path / "trial"))
-    context = types.SimpleNamespace(overlay=overlay)
-    monkeypatch.setattr(exceptions, "current_context", lambda: context)
+def test_a_folder_that_the_user_does_not_have_is_missing_by_its_own_path(tmp_path, overlay):
     (tmp_path / "removed").mkdir()
     overlay.hide(str(tmp_path / "removed"))
     for folder, who in (("missing", "script"), ("removed", "sandbox")):

@@ -61,35 +61,33 @@ def test_a_loss_that_a_scaler_multiplied_is_shown_without_its_scale(steps_scaled
     assert losses.latest == shown
 
 
+def stepped(losses, *backward):
+    """The latest loss after a step with these backward passes."""
+    for loss in backward:
+        losses.backward(loss)
+    losses.step()
+    return losses.latest
+
+
 def test_the_loss_of_a_step_that_a_scaler_left_out_is_not_added_to_that_of_the_next():
     losses = Losses(imaginary=False, cut=False)
     losses.backward(torch.tensor(float("inf")))
     losses.skip()
-    losses.backward(torch.tensor(0.5))
-    losses.step()
-    assert losses.latest == 0.5
+    assert stepped(losses, torch.tensor(0.5)) == 0.5
 
 
 def test_once_the_script_reports_its_loss_what_goes_backward_is_not_shown():
     losses = Losses(imaginary=False, cut=False)
-    losses.report(None)
-    losses.backward(torch.tensor(4.26))
-    losses.step()
-    assert losses.latest is None and losses.reported
-    losses.report(0.42)
-    losses.backward(torch.tensor(4.26))
-    losses.step()
-    assert losses.latest == 0.42
+    for reported in (None, 0.42):
+        losses.report(reported)
+        assert stepped(losses, torch.tensor(4.26)) == reported and losses.reported
 
 
 def test_in_a_trial_too_the_latest_loss_is_known_where_it_lies_on_the_host():
     losses = Losses(imaginary=False)
-    losses.backward(torch.tensor(0.5))
-    losses.step()
-    assert losses.latest == 0.5
-    losses.backward(torch.empty((), device="meta"))  # stands for a card: it is not read
-    losses.step()
-    assert losses.latest is None
+    assert stepped(losses, torch.tensor(0.5)) == 0.5
+    # stands for a card: it is not read
+    assert stepped(losses, torch.empty((), device="meta")) is None
 
 
 def test_the_loss_of_each_step_of_a_trial_is_the_sum_of_its_backward_passes():
@@ -100,8 +98,7 @@ def test_the_loss_of_each_step_of_a_trial_is_the_sum_of_its_backward_passes():
         losses.unscale(scaler)
         losses.step()
         if step == 0:
-            losses.backward(torch.ones(3))  # no single number
-            losses.step()
+            stepped(losses, torch.ones(3))  # no single number
     first, unknown, *rest = losses.read(waits=True)
     assert (first, unknown) == (0.75, None)
     assert rest == [0.75 + 2 * step for step in range(1, STACKED_LOSSES + 2)]
@@ -119,6 +116,5 @@ def test_a_loss_that_the_script_changes_after_its_backward_pass_is_kept_as_it_wa
 
 def test_no_loss_is_read_from_an_imaginary_card():
     losses = Losses(imaginary=True)
-    losses.backward(torch.tensor(1.0))
-    losses.step()
+    stepped(losses, torch.tensor(1.0))
     assert losses.read(waits=True) == []

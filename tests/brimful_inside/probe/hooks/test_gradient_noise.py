@@ -36,18 +36,19 @@ def trained(
 
 
 @pytest.mark.parametrize(
-    "more", [{}, {"weigh": False}, {"scale": 1024.0}], ids=["mean", "sum", "scaled"]
+    ("every", "more", "measured"),
+    [
+        (EVERY, {}, 40),
+        (EVERY, {"weigh": False}, 40),
+        (EVERY, {"scale": 1024.0}, 40),
+        (1, {"steps": 100}, 99),
+    ],
+    ids=["mean", "sum", "scaled", "a trial for it, which looks at each step"],
 )
-def test_micro_batches_show_the_noise_scale_however_they_are_weighed(more):
-    noise = GradientNoise(EVERY)
+def test_micro_batches_show_the_noise_scale_however_they_are_weighed(every, more, measured):
+    noise = GradientNoise(every)
     assert trained(noise, passes=4, **more) == pytest.approx(NOISE**2, rel=0.3)
-    assert noise.scale.measured == 40 and not noise._passes.watches
-
-
-def test_a_trial_for_it_looks_at_each_step():
-    noise = GradientNoise(1)
-    assert trained(noise, passes=4, steps=100) == pytest.approx(NOISE**2, rel=0.3)
-    assert noise.scale.measured == 99
+    assert (noise.scale.measured, noise._passes.watches) == (measured, every == 1)
 
 
 def test_ranks_show_it_by_the_gradient_before_they_exchange_it(monkeypatch):

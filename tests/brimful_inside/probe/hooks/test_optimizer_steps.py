@@ -226,13 +226,13 @@ def test_steps_count_again_after_a_capture_that_failed(steps, captures, monkeypa
     context = SimpleNamespace(probe=SimpleNamespace(captured=captures))
     monkeypatch.setattr(context_module, "_current", context)
     patch_graphs()
-    graph = Broken()
+    one, graph = optimizer(), Broken()
     graph.capture_begin()
-    optimizer().step()
+    one.step()
     with pytest.raises(RuntimeError, match="not permitted"):
         graph.capture_end()
     assert steps.count == 0
-    optimizer().step()
+    one.step()
     assert steps.count == 1
 
 

@@ -78,8 +78,7 @@ def test_all_ranks_end_at_the_same_step_and_one_that_evaluates_alone_is_waited_f
 @pytest.mark.heavy
 def test_what_a_spawned_rank_raises_is_reported(run_trial):
     trial = run_trial(SCRIPT, argv=("spawn", "29654", "fail"))
-    assert trial.exit_code == 1
-    assert "ValueError" in [failure["type"] for failure in trial.failures]
+    assert trial.exit_code == 1 and "ValueError" in [failure["type"] for failure in trial.failures]
 
 
 def test_what_a_forked_child_raises_is_reported_once_it_has_stepped(run_trial):
@@ -97,21 +96,16 @@ def test_what_a_forked_child_raises_is_reported_once_it_has_stepped(run_trial):
         """
     )
     assert [failure["type"] for failure in trial.failures] == ["KeyError"]
-    assert trial.report["steps"] == 1 and trial.report["ended"] == "crashed"
-
-
-class Busy:
-    """A device on which memory is taken three times, and then no more."""
-
-    _allocations = iter([1, 2, 3, 3, 3])
-    allocations = property(lambda self: next(self._allocations))
+    assert (trial.report["steps"], trial.report["ended"]) == (1, "crashed")
 
 
 def test_a_rank_of_imaginary_cards_that_is_at_work_does_not_follow_another_out(monkeypatch):
+    allocations = iter([1, 2, 3, 3, 3])  # memory is taken three times, and then no more
+    device = type("Busy", (), {"allocations": property(lambda self: next(allocations))})()
     seconds = iter([0, 0, 1, 1, 2, 2, 3, 5])  # read once more where allocations are new
     monkeypatch.setattr(exit.time, "monotonic", lambda: float(next(seconds)))
     monkeypatch.setattr(exit, "IDLE_S", 0.5)
-    idle = exit._Idle(types.SimpleNamespace(device=Busy()))
+    idle = exit._Idle(types.SimpleNamespace(device=device))
     assert [idle.long_enough() for _ in range(5)] == [False, False, False, True, True]
 
 
@@ -128,9 +122,8 @@ def test_a_rank_that_was_started_alone_waits_for_nobody(monkeypatch):
 
 def test_ranks_that_torchrun_started_may_start_no_more(monkeypatch):
     started = []
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "2")
+    for name, value in (("TORCHELASTIC_RUN_ID", "none"), ("RANK", "1"), ("WORLD_SIZE", "2")):
+        monkeypatch.setenv(name, value)
     with pytest.raises(
         Refused, match="torchrun started this process as rank 1 of 2, and the script starts 4 ranks"
     ):

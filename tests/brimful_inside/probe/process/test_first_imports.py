@@ -193,12 +193,14 @@ def test_what_calls_nothing_but_what_is_harmless_ends_nothing(imports, statement
 
 
 def test_a_library_that_imports_a_name_of_the_users_own_shares_nothing(tmp_path, monkeypatch):
-    installed = tmp_path / "site-packages"
-    installed.mkdir()
-    (installed / "a_library.py").write_text("import a_helper")
-    (installed / "a_helper.py").write_text("")
-    (tmp_path / "script.py").write_text("import a_library")
-    monkeypatch.syspath_prepend(str(installed))
+    (tmp_path / "site-packages").mkdir()
+    for name, text in (
+        ("site-packages/a_library.py", "import a_helper"),
+        ("site-packages/a_helper.py", ""),
+        ("script.py", "import a_library"),
+    ):
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path / "site-packages"))
     (tmp_path / "a_helper").mkdir()  # of data: Python takes the installed package
     for users, shares in (("other.py", True), ("a_helper.py", False)):
         for name in ("a_library", "a_helper"):

@@ -57,10 +57,6 @@ def test_the_largest_batch_drawn_is_no_smaller_than_others_and_has_the_largest_s
         assert total >= sorted(others)[9]
 
 
-class Image:
-    size = (640, 480)
-
-
 @pytest.mark.parametrize(
     ("sample", "dims", "total"),
     [
@@ -68,7 +64,7 @@ class Image:
         ((torch.zeros(5), 7), {"0.0": 5}, 6),
         ({"ids": [1, 2, 3], "y": 0}, {"ids.0": 3}, 4),
         ("a sentence", {"0": 10}, 10),
-        (Image(), {"0": 640, "1": 480}, 640 * 480),
+        (types.SimpleNamespace(size=(640, 480)), {"0": 640, "1": 480}, 640 * 480),
         ({"boxes": [torch.zeros(4), torch.zeros(6)]}, {"boxes.0": 2, "boxes.*.0": 6}, 12),
     ],
 )
@@ -76,16 +72,21 @@ def test_a_sample_is_measured_by_its_dimensions(sample, dims, total):
     assert measure(sample) == (dims, total)
 
 
-def test_the_longest_is_found_wherever_it_is():
-    lengths = [5 + i % 7 for i in range(500)]
-    lengths[313] = 90
-    seen = scan([torch.zeros(n) for n in lengths], 500)
-    assert seen.scanned == 500 and seen.extremes == {"0": (5, 90, 313)} and seen.largest[0] == 313
+LENGTHS = [90 if i == 313 else 5 + i % 7 for i in range(500)]
 
 
-def test_a_part_that_some_samples_lack_varies():
-    seen = scan([{"a": torch.zeros(2)}, {"a": torch.zeros(2), "b": torch.zeros(9)}], 2)
-    assert seen.extremes == {"b.0": (0, 9, 1)}
+@pytest.mark.parametrize(
+    ("samples", "extremes"),
+    [
+        ([torch.zeros(length) for length in LENGTHS], {"0": (5, 90, 313)}),
+        ([{"a": torch.zeros(2)}, {"a": torch.zeros(2), "b": torch.zeros(9)}], {"b.0": (0, 9, 1)}),
+    ],
+    ids=["wherever it is", "of a part that some samples lack"],
+)
+def test_the_longest_is_found(samples, extremes):
+    seen = scan(samples, len(samples))
+    assert (seen.scanned, seen.extremes) == (len(samples), extremes)
+    assert seen.largest[0] == next(iter(extremes.values()))[2]
 
 
 def test_without_time_the_first_samples_are_measured_and_no_more():
@@ -115,12 +116,8 @@ def test_reading_data_leaves_every_random_state_as_it_was():
         globally = random.random(), np.random.rand(), torch.rand(()).item()
         return *globally, data.a.random(), torch.rand((), generator=data.b).item(), data.c.random()
 
-    def seed():
-        random.seed(0)
-        np.random.seed(0)
-        torch.manual_seed(0)
-
-    seed()
+    for seed in (random.seed, np.random.seed, torch.manual_seed):
+        seed(0)
     with random_state_kept(data):
         first = draw()
         draw()

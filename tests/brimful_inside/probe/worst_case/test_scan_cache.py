@@ -22,8 +22,7 @@ class Counted:
     """Texts of given lengths, that keeps which of them were read."""
 
     def __init__(self, lengths):
-        self.lengths = list(lengths)
-        self.asked = []
+        self.lengths, self.asked = list(lengths), []
 
     def __getitem__(self, index):
         self.asked.append(index)
@@ -31,10 +30,6 @@ class Counted:
 
     def scanned_by(self, scans, totals_needed=True):
         return scans.scan(self, len(self.lengths), totals_needed)[0]
-
-
-class OtherKind(Counted):
-    pass
 
 
 def file_in(folder):
@@ -60,10 +55,9 @@ def trial(tmp_path):
 def test_a_later_trial_knows_what_its_own_scan_would_show_by_the_first_samples_and_the_largest(
     trial, lengths, totals
 ):
-    first = trial()
+    first, later = trial(), trial()
     own = Counted(lengths).scanned_by(ScanCache(str(first)), totals)
     data = Counted(lengths)
-    later = trial()
     seen = data.scanned_by(ScanCache(str(later), [file_in(first)]), totals)
     assert seen == own._replace(trial=first.name, totals=own.totals)
     assert list(seen.totals) == list(own.totals)[: len(seen.totals)]
@@ -121,11 +115,8 @@ def test_scanning_again_never_takes_more_samples_than_a_scan_without_time(trial)
         scan(data, 1000, first_s=0.0, all_s=0.0, earlier=earlier)
     assert len(alone.asked) == len(same.asked) == len(other.asked) == FIRST
     few = Counted(range(1000))
-    assert (
-        scan(few, 1000, all_s=0.0, earlier=[known._replace(first=known.first[:5])]).trial
-        == first.name
-    )
-    assert len(few.asked) == 5
+    seen = scan(few, 1000, all_s=0.0, earlier=[known._replace(first=known.first[:5])])
+    assert (seen.trial, len(few.asked)) == (first.name, 5)
 
 
 @pytest.mark.parametrize("other", ["length", "type", "rank"])
@@ -133,11 +124,11 @@ def test_a_scan_is_of_one_loader_of_one_rank(trial, monkeypatch, other):
     first = trial()
     Counted([3] * 100).scanned_by(ScanCache(str(first)))
     later = ScanCache(str(trial()), [file_in(first)])
-    data = (OtherKind if other == "type" else Counted)([3] * (101 if other == "length" else 100))
+    kind = type("OtherKind", (Counted,), {}) if other == "type" else Counted
+    data = kind([3] * (101 if other == "length" else 100))
     if other == "rank":
         monkeypatch.setenv("RANK", "1")
-    seen = data.scanned_by(later)
-    assert seen.trial is None and len(data.asked) == len(data.lengths)
+    assert data.scanned_by(later).trial is None and len(data.asked) == len(data.lengths)
 
 
 def test_loaders_over_data_sets_of_one_type_and_length_differ_by_their_order(trial):
@@ -156,9 +147,8 @@ def test_loaders_over_data_sets_of_one_type_and_length_differ_by_their_order(tri
 def test_of_several_earlier_scans_the_newest_that_agrees_is_taken(trial):
     folders = [trial() for _ in range(4)]
     lengths = [[4] * 400 for _ in range(4)]
-    lengths[0][313] = lengths[1][313] = 90
-    lengths[2][77] = 95
-    lengths[3][0] = 5
+    for number, place, length in ((0, 313, 90), (1, 313, 90), (2, 77, 95), (3, 0, 5)):
+        lengths[number][place] = length
     for folder, one in zip(folders, lengths, strict=True):
         Counted(one).scanned_by(ScanCache(str(folder)))
     files = [file_in(folder) for folder in folders]
@@ -180,13 +170,10 @@ def test_more_totals_than_can_be_passed_on_are_known_to_plain_loaders_by_the_lar
         Counted(range(100)),
         Counted(range(100)),
     )  # of 0 to 99 letters: the last one is read as the largest
-    assert again.scanned_by(
-        ScanCache(str(trial()), [file_in(plain)]), totals_needed=False
-    ).largest == list(range(99, -1, -1))
+    later = [ScanCache(str(trial()), [file_in(plain)]) for _ in range(2)]
+    assert again.scanned_by(later[0], totals_needed=False).largest == list(range(99, -1, -1))
     assert len(again.asked) == FIRST + 1
-    assert needy.scanned_by(
-        ScanCache(str(trial()), [file_in(plain)]), totals_needed=True
-    ).totals == {n: n for n in range(100)}
+    assert needy.scanned_by(later[1], totals_needed=True).totals == {n: n for n in range(100)}
 
 
 def test_a_file_does_not_grow_beyond_its_bound(trial, monkeypatch):
