@@ -4,14 +4,14 @@ that runs out on demand.
 
 import contextlib
 import dataclasses
+import itertools
 import json
+import multiprocessing
 import os
-import signal
-import subprocess
 import sys
 import time
-import traceback
 from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -154,14 +154,13 @@ def shares(task: Task) -> torch.Tensor:
 
 def network(seed: int = 0, dropout: float = 0.0, norm: bool = False) -> nn.Module:
     torch.manual_seed(seed)
-    layers = [
+    return nn.Sequential(
         nn.Linear(6, 16),
         *([nn.BatchNorm1d(16)] if norm else []),
         nn.Tanh(),
         nn.Dropout(dropout),
         nn.Linear(16, 3),
-    ]
-    return nn.Sequential(*layers)
+    )
 
 
 def network_task(
@@ -237,32 +236,27 @@ def environment(rank: int = 0, size: int = 1) -> dict[str, str]:
     return {**os.environ, **variables}
 
 
-def start(
-    call: str,
-    *argv: object,
-    rank: int = 0,
-    size: int = 1,
-    store: Path | None = None,
-    result: str = os.devnull,
-) -> subprocess.Popen:
-    """A process that calls "module:function" with `argv` as strings, and writes what it returns to
-    `result`; with several ranks, in a group of them first.
+def started(function: Callable, words: Path, *argv: object, alone: bool = False) -> BaseProcess:
+    """A process that calls `function`, with its output in `words`.out and .err.
+
+    It is a fork of this one, which has torch already: loading it takes a process of its own some
+    seconds. One of its own it is where it is to share nothing (`alone`), or where there is an
+    accelerator: autograd then has threads that a fork does not get.
     """
-    module, _, function = call.partition(":")
-    begin = ""
-    if size > 1:
-        group = f"'gloo', init_method='file://{store}', rank={rank}, world_size={size}"
-        begin = f"import torch.distributed as d; d.init_process_group({group}); "
-    program = f"import json, sys; {begin}from {module} import {function}; "
-    program += f"json.dump({function}(*sys.argv[1:]), open({result!r}, 'w'))"
-    return subprocess.Popen(
-        [sys.executable, "-c", program, *(str(a) for a in argv)],
-        cwd=ROOT,
-        env=environment(rank, size),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+    way = "spawn" if alone or torch.accelerator.is_available() else "fork"
+    process = multiprocessing.get_context(way).Process(
+        target=_calling, args=(words, function, argv)
     )
+    process.start()
+    return process
+
+
+def _calling(words: Path, function: Callable, argv: tuple) -> None:
+    for number, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(f"{words}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+    torch.set_num_threads(1)  # threads of OpenMP do not come along
+    function(*argv)
 
 
 def results_of_ranks(
@@ -276,94 +270,34 @@ def results_of_ranks(
 
 def on_ranks(
     size: int, function: Callable, folder: Path, *argv: object, timeout_s: float = 200
-) -> list[tuple[int, str, str]]:
+) -> list[tuple[int | None, str, str]]:
     """Exit code, output and errors of each rank of a group of `size` processes, in which `function`
     is called.
-
-    They are forks of this process, which has torch already: loading it takes a process of its own
-    some seconds. Where there is an accelerator, autograd has threads that a fork does not get, and
-    they are processes of their own.
     """
-    store = folder / "store"
-    store.unlink(missing_ok=True)
-    if not torch.accelerator.is_available():
-        return _forked(size, function, folder, store, argv, timeout_s)
-    call = f"{function.__module__}:{function.__name__}"
+    (folder / "store").unlink(missing_ok=True)
+    words = [folder / f"rank-{rank}" for rank in range(size)]
     processes = [
-        start(
-            call,
-            *argv,
-            rank=rank,
-            size=size,
-            store=store,
-            result=str(folder / f"rank-{rank}.json"),
-        )
-        for rank in range(size)
+        started(_as_rank, words[rank], rank, size, folder, function, argv) for rank in range(size)
     ]
     ends = time.monotonic() + timeout_s
-    while any(process.poll() is None for process in processes) and time.monotonic() < ends:
-        time.sleep(0.05)
+    for process in processes:
+        process.join(max(0.0, ends - time.monotonic()))
     for process in processes:
         process.kill()  # one that is still there hangs, and its exit code says so
-    output = [process.communicate() for process in processes]
-    return [(process.returncode, *words) for process, words in zip(processes, output, strict=True)]
-
-
-def _forked(
-    size: int, function: Callable, folder: Path, store: Path, argv: tuple, timeout_s: float
-) -> list[tuple[int, str, str]]:
-    left = {
-        fork(
-            lambda rank=rank: _as_rank(rank, size, store, function, argv), folder / f"rank-{rank}"
-        ): rank
-        for rank in range(size)
-    }
-    codes, ends = {}, time.monotonic() + timeout_s
-    while left:
-        ended = [(pid, status) for pid in left if (status := os.waitpid(pid, os.WNOHANG)) != (0, 0)]
-        codes |= {left.pop(pid): os.waitstatus_to_exitcode(status[1]) for pid, status in ended}
-        if time.monotonic() > ends:
-            for hanging in left:
-                os.kill(hanging, signal.SIGKILL)  # its exit code says so
-        time.sleep(0.01)
-    words = [
-        [(folder / f"rank-{rank}.{name}").read_text() for name in ("out", "err")]
-        for rank in range(size)
+        process.join()
+    return [
+        (process.exitcode, *(Path(f"{of}.{name}").read_text() for name in ("out", "err")))
+        for process, of in zip(processes, words, strict=True)
     ]
-    return [(codes[rank], *words[rank]) for rank in range(size)]
 
 
-def _as_rank(rank: int, size: int, store: Path, function: Callable, argv: tuple) -> None:
+def _as_rank(rank: int, size: int, folder: Path, function: Callable, argv: tuple) -> None:
     os.environ |= environment(rank, size)
     torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=rank, world_size=size
+        "gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=size
     )
     result = function(*(str(a) for a in argv))
-    store.with_name(f"rank-{rank}.json").write_text(json.dumps(result))
-
-
-def fork(work: Callable[[], object], words: Path) -> int:
-    """The process id of a fork that does `work`, with its output in `words`.out and .err; its exit
-    code as Python gives it.
-    """
-    pid = os.fork()
-    if pid:
-        return pid
-    code = 1
-    try:
-        for number, name in ((1, "out"), (2, "err")):
-            os.dup2(os.open(f"{words}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
-        sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
-        torch.set_num_threads(1)  # threads of OpenMP did not come along
-        work()
-        code = 0
-    except SystemExit as ended:
-        code = int(ended.code or 0)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush(), sys.stderr.flush()
-        os._exit(code)
+    (folder / f"rank-{rank}.json").write_text(json.dumps(result))
 
 
 class Stopped(BaseException):
@@ -372,12 +306,11 @@ class Stopped(BaseException):
 
 def stopping(task: Task, at_call: int) -> Task:
     """`task`, whose loss ends the training at its call of this number."""
-    calls = iter(range(1_000_000))
-    loss = task.loss
+    calls = itertools.count()
 
     def counted(model, batch):
         if next(calls) == at_call:
             raise Stopped
-        return loss(model, batch)
+        return task.loss(model, batch)
 
     return dataclasses.replace(task, loss=counted)

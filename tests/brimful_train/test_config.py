@@ -134,8 +134,7 @@ def test_a_config_is_json_also_with_numbers_of_other_libraries(tmp_path):
 
 
 def test_the_public_names_are_all_there():
-    for name in brimful_train.__all__:
-        assert getattr(brimful_train, name) is not None
+    assert None not in [getattr(brimful_train, name) for name in brimful_train.__all__]
     assert dir(brimful_train) == sorted(brimful_train.__all__)
     with pytest.raises(AttributeError, match="no attribute 'fitt'"):
         brimful_train.fitt  # noqa: B018

@@ -39,7 +39,6 @@ from tests.brimful_train.ledger import (
     Faults,
     Stopped,
     checkpoint_steps,
-    fork,
     ledger_config,
     ledger_task,
     log_rows,
@@ -47,6 +46,7 @@ from tests.brimful_train.ledger import (
     network_config,
     network_task,
     same,
+    started,
     statistics,
     stopping,
     weights,
@@ -61,19 +61,15 @@ def test_a_training_that_was_cut_off_goes_on_to_the_very_same_weights(at_call, t
     and running statistics.
     """
     options = {"dropout": 0.3, "norm": True}
-    whole = network_task(**options)
-    fit(whole, network_config(tmp_path / "whole", checkpoints=EVERY_STEP))
+    plain = network_task(**options)
+    fit(plain, network_config(tmp_path / "whole", checkpoints=EVERY_STEP))
+    cut = network_config(tmp_path / "cut", checkpoints=EVERY_STEP)
     with pytest.raises(Stopped):
-        fit(
-            stopping(network_task(**options), at_call),
-            network_config(tmp_path / "cut", checkpoints=EVERY_STEP),
-        )
+        fit(stopping(network_task(**options), at_call), cut)
     task = network_task(seed=99, **options)  # other weights, until the checkpoint is loaded
-    result = fit(task, network_config(tmp_path / "cut", checkpoints=EVERY_STEP))
-    assert same(weights(task), weights(whole))
-    assert all(
-        torch.equal(a, b) for a, b in zip(task.model.buffers(), whole.model.buffers(), strict=True)
-    )
+    result = fit(task, cut)
+    assert same(weights(task), weights(plain))
+    assert same(list(task.model.buffers()), list(plain.model.buffers()))
     assert result.samples == 140
 
 
@@ -81,22 +77,17 @@ def test_what_was_finished_is_not_trained_again(tmp_path, capfd):
     task, again = network_task(), network_task(seed=5)
     before, after = fit(task, network_config(tmp_path)), fit(again, network_config(tmp_path))
     assert same(weights(again), weights(task))
-    assert (after.steps, after.measures, after.best_step) == (
-        before.steps,
-        before.measures,
-        before.best_step,
-    )
+    for name in ("steps", "measures", "best_step"):
+        assert getattr(after, name) == getattr(before, name)
     stderr = capfd.readouterr().err
     assert ": 2 epochs done." in stderr and stderr.count("This training is finished") == 1
 
 
 def test_a_batch_that_memory_made_smaller_is_kept_in_the_checkpoint(tmp_path):
-    hit = Faults([("forward", 2)])
+    config = network_config(tmp_path, checkpoints=EVERY_STEP)
     with pytest.raises(Stopped):
-        fit(
-            stopping(network_task(faults=hit), 14), network_config(tmp_path, checkpoints=EVERY_STEP)
-        )
-    fit(network_task(), network_config(tmp_path, checkpoints=EVERY_STEP))
+        fit(stopping(network_task(faults=Faults([("forward", 2)])), 14), config)
+    fit(network_task(), config)
     assert statistics(tmp_path)["micro_batch"] == 4
 
 
@@ -119,11 +110,12 @@ def test_settings_that_changed_are_reported_and_used(tmp_path, capfd):
         network_task(), network_config(tmp_path, seed=3, optimizer=OptimizerConfig("adamw", lr=0.5))
     )
     stderr = capfd.readouterr().err
-    assert (
-        "config.seed was 0 when the checkpoint was made and is 3 now" in stderr
-        and "met twice" in stderr
-    )
-    assert "config.optimizer.lr was 0.01 when the checkpoint was made and is 0.5 now" in stderr
+    for words in (
+        "config.seed was 0 when the checkpoint was made and is 3 now",
+        "met twice",
+        "config.optimizer.lr was 0.01 when the checkpoint was made and is 0.5 now",
+    ):
+        assert words in stderr
 
 
 def training(folder: str, epochs: str, pause_s: str = "0") -> None:
@@ -152,23 +144,18 @@ def steps_written(folder: Path) -> int:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_ends_after_a_checkpoint(number, code, tmp_path):
-    pid = fork(lambda: training(str(tmp_path), "2000", "0.005"), tmp_path / "output")
+    process = started(training, tmp_path / "output", str(tmp_path), "2000", "0.005")
     ends = time.monotonic() + 100
     while not steps_written(tmp_path) and time.monotonic() < ends:
         time.sleep(0.01)
-    os.kill(pid, number)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == code, (
-        tmp_path / "output.err"
-    ).read_text()
-    steps = steps_written(tmp_path)
-    assert steps > 0
-    assert statistics(tmp_path)["updates"] == steps
+    os.kill(process.pid, number)
+    process.join()
+    assert process.exitcode == code, (tmp_path / "output.err").read_text()
+    assert 0 < statistics(tmp_path)["updates"] == steps_written(tmp_path)
 
 
 def full_disk(*numbers: int):
     """The disk is full for the checkpoints of these numbers, counted from 0."""
-    from brimful_train.checkpoints import checkpoint as whole
-
     real, calls = whole.write, itertools.count()
 
     def write(*args, **kwargs):
@@ -199,41 +186,21 @@ def test_statistics_have_the_names_and_units_that_are_promised(tmp_path):
         torch.zeros(8 << 20)
     fit(network_task(), network_config(tmp_path), peaks)
     written = statistics(tmp_path)
-    assert (
-        written["train_time_seconds"] > 0
-        and written["samples_per_second"] > 0
-        and written["avg_epoch_time_seconds"] > 0
-    )
-    assert (written["effective_batch"], written["updates"], written["samples"]) == (16, 10, 140)
+    rates = ("train_time_seconds", "samples_per_second", "avg_epoch_time_seconds")
+    assert min(written[name] for name in rates) > 0
     for phase in ("encoding", "train", "eval"):
-        assert (
-            written[f"peak_gpu_memory_{phase}_gb"] is None
-            and written[f"peak_gpu_memory_{phase}_reserved_gb"] is None
-        )
         assert 0.05 < written[f"peak_host_memory_{phase}_gb"] < 20
-    assert (
-        written["recoveries"],
-        written["skipped_nan"],
-        written["skipped_by_scaler"],
-        written["resumed"],
-    ) == (0, 0, 0, 0)
+        for kind in ("", "_reserved"):
+            assert written[f"peak_gpu_memory_{phase}{kind}_gb"] is None
+    counts = {"effective_batch": 16, "updates": 10, "samples": 140}
+    never = dict.fromkeys(("recoveries", "skipped_nan", "skipped_by_scaler", "resumed"), 0)
+    assert written == {**written, **counts, **never}
 
 
-def test_epochs_may_be_a_part_of_one_and_steps_an_end_before(tmp_path):
-    assert (
-        fit(
-            ledger_task(40),
-            ledger_config(tmp_path / "a", epochs=0.5, batch=BatchingConfig(micro_batch=4)),
-        ).samples
-        == 20
-    )
-    assert (
-        fit(
-            ledger_task(40),
-            ledger_config(tmp_path / "b", max_steps=3, batch=BatchingConfig(micro_batch=4)),
-        ).samples
-        == 12
-    )
+@pytest.mark.parametrize(("ends", "samples"), [({"epochs": 0.5}, 20), ({"max_steps": 3}, 12)])
+def test_epochs_may_be_a_part_of_one_and_steps_an_end_before(tmp_path, ends, samples):
+    config = ledger_config(tmp_path, batch=BatchingConfig(micro_batch=4), **ends)
+    assert fit(ledger_task(40), config).samples == samples
 
 
 @pytest.mark.parametrize("keep_best", [True, False])
@@ -246,20 +213,17 @@ def test_a_new_best_evaluation_writes_a_checkpoint_where_the_best_is_to_stay(kee
 
 def test_a_loader_that_ends_early_leads_to_the_evaluation(tmp_path, monkeypatch):
     """As it does in a trial: what follows the training is to be seen."""
-    modes = []
-    task = network_task()
-    measure = task.measure
-    task = dataclasses.replace(
-        task, measure=lambda model, batch: modes.append(model.training) or measure(model, batch)
-    )
-    whole = pipeline.DataPipeline.steps
+    modes, base, steps = [], network_task(), pipeline.DataPipeline.steps
     monkeypatch.setattr(
-        pipeline.DataPipeline, "steps", lambda self, start: itertools.islice(whole(self, start), 2)
+        pipeline.DataPipeline, "steps", lambda self, start: itertools.islice(steps(self, start), 2)
+    )
+    task = dataclasses.replace(
+        base,
+        measure=lambda model, batch: modes.append(model.training) or base.measure(model, batch),
     )
     fit(task, network_config(tmp_path, epochs=1))
-    assert len(modes) > 1 and not any(
-        modes
-    )  # the first batch is the one that is tried before the training
+    # the first batch is the one that is tried before the training
+    assert len(modes) > 1 and not any(modes)
 
 
 def test_an_evaluation_that_is_nan_is_never_the_best(tmp_path):
@@ -301,15 +265,12 @@ def test_checkpoints_by_the_clock_are_written_when_their_minutes_are_over(tmp_pa
     """Each loss takes a minute by the engine's clock; an update has two, the last of an epoch one.
     Due is it by the update that begins after three minutes, at whose end the checkpoint is
     written."""
-    now = iter(range(0, 10**9, 1))
-    minutes = {"past": 0.0}
-    base = network_task(eval_samples=0)
+    now, minutes, base = itertools.count(), {"past": 0.0}, network_task(eval_samples=0)
 
     def slow(model, batch):
         minutes["past"] += 1
         return base.loss(model, batch)
 
-    task = dataclasses.replace(base, loss=slow)
     config = network_config(
         tmp_path,
         epochs=4,
@@ -319,7 +280,7 @@ def test_checkpoints_by_the_clock_are_written_when_their_minutes_are_over(tmp_pa
     with mock.patch(
         "brimful_train.engine.time.perf_counter", lambda: 60 * minutes["past"] + 1e-6 * next(now)
     ):
-        fit(task, config)
+        fit(dataclasses.replace(base, loss=slow), config)
     assert checkpoint_steps(tmp_path) == [3, 6, 9, 12, 15, 18, 20]
 
 
@@ -339,12 +300,12 @@ def test_checkpoints_by_samples_are_written_whatever_the_batch(every, runs):
             every_epochs=None, every_samples=every, keep_last=999, keep_best=False
         )
         for number, (micro_batch, accumulation) in enumerate(runs, 1):
-            step = micro_batch * accumulation
-            while trained < number * epoch:
-                after = min(trained + step, number * epoch)
-                if after // every > trained // every or after == number * epoch:
+            ends, step = number * epoch, micro_batch * accumulation
+            for before in range(trained, ends, step):
+                after = min(before + step, ends)
+                if after // every > before // every or after == ends:
                     expected.append(after)
-                trained = after
+            trained = ends
             batch = BatchingConfig(micro_batch=micro_batch, accumulation=accumulation)
             fit(
                 ledger_task(epoch),
@@ -424,13 +385,12 @@ def test_the_handlers_that_were_there_are_put_back_also_after_an_error():
 
 
 def test_in_a_thread_nothing_is_caught():
-    caught = []
+    caught, before = [], signal.getsignal(signal.SIGTERM)
 
     def work():
         with Stop().noticing():
             caught.append(signal.getsignal(signal.SIGTERM) is not before)
 
-    before = signal.getsignal(signal.SIGTERM)
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()

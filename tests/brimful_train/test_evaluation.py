@@ -29,6 +29,7 @@ from tests.brimful_train.ledger import (
     results_of_ranks,
     same,
     statistics,
+    stopping,
     weights,
 )
 
@@ -96,10 +97,8 @@ def test_measures_may_be_derived_from_the_sums_over_all_batches(tmp_path):
         network_task(), network_config(tmp_path / "plain", batch=BatchingConfig(micro_batch=3))
     )
     result = fit(task, network_config(tmp_path / "derived", batch=BatchingConfig(micro_batch=4)))
-    assert (
-        set(result.measures) == {"errors", "share"}
-        and result.measures["share"] == plain.measures["accuracy"]
-    )
+    assert result.measures.keys() == {"errors", "share"}
+    assert result.measures["share"] == plain.measures["accuracy"]
     assert len(derived) >= 2  # at the start, when names are compared with task.best, too
     with pytest.raises(UsageError, match="gives errors, share"):
         fit(dataclasses.replace(task, best=("loss", "min")), network_config(tmp_path / "other"))
@@ -143,10 +142,8 @@ def test_a_measure_that_is_no_sum_is_refused_by_its_name(measured, tmp_path):
 
 
 def test_a_layer_that_was_frozen_in_evaluation_mode_stays_so(tmp_path):
-    task = network_task()
-    task.model.append(nn.BatchNorm1d(3))
-    frozen = task.model[-1]
-    frozen.eval()
+    task, frozen = network_task(), nn.BatchNorm1d(3).eval()
+    task.model.append(frozen)
     fit(task, network_config(tmp_path))
     assert not frozen.training and task.model.training
     assert torch.equal(frozen.running_mean, torch.zeros(3)) and frozen.num_batches_tracked == 0
@@ -155,17 +152,13 @@ def test_a_layer_that_was_frozen_in_evaluation_mode_stays_so(tmp_path):
 def test_a_model_that_comes_in_evaluation_mode_is_trained_in_training_mode_with_a_notice(
     tmp_path, capfd
 ):
-    task = network_task()
+    task, modes = network_task(), set()
     task.model.eval()
-    modes = set()
-    fit(
-        dataclasses.replace(
-            task, loss=lambda model, batch: modes.add(model.training) or task.loss(model, batch)
-        ),
-        network_config(tmp_path),
+    watched = dataclasses.replace(
+        task, loss=lambda model, batch: modes.add(model.training) or task.loss(model, batch)
     )
-    assert modes == {True}
-    assert "came in evaluation mode" in "".join(capfd.readouterr())
+    fit(watched, network_config(tmp_path))
+    assert modes == {True} and "came in evaluation mode" in "".join(capfd.readouterr())
 
 
 def rows_task():
@@ -236,9 +229,8 @@ def test_patience_is_lost_so_many_samples_after_the_best_or_after_the_start(scor
 def scored(scores, **others):
     """A task whose evaluations give these scores; the first is the one before the training."""
     given = itertools.chain(scores)
-    task = network_task(eval_samples=4)
     return dataclasses.replace(
-        task,
+        network_task(eval_samples=4),
         measure=lambda model, batch: {"loss": Sum(next(given), 1)},
         best=("loss", "max"),
         **others,
@@ -252,16 +244,9 @@ def config(out: Path, patience: int | None, **others):
 
 def test_patience_counts_on_after_a_resume_and_a_training_that_lost_it_stays_ended(tmp_path, capfd):
     scores = [0, 9, 1, 1, 1, 1, 1, 1, 1]
-    task = scored(scores)
-    calls, loss = itertools.count(), task.loss
-
-    def stops(model, batch):
-        if next(calls) == 2 * 9 + 3:  # in the third epoch; an epoch has nine micro-batches
-            raise Stopped
-        return loss(model, batch)
-
+    # in the third epoch; an epoch has nine micro-batches
     with pytest.raises(Stopped):
-        fit(dataclasses.replace(task, loss=stops), config(tmp_path, 3 * SAMPLES))
+        fit(stopping(scored(scores), 2 * 9 + 3), config(tmp_path, 3 * SAMPLES))
     result = fit(scored([0, *scores[3:]]), config(tmp_path, 3 * SAMPLES))
     assert (result.samples, result.best_step) == (4 * SAMPLES, 5)
     again = fit(scored([0, 99]), config(tmp_path, 3 * SAMPLES))

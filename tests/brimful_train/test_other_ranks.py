@@ -3,6 +3,7 @@ learning rates.
 """
 
 import dataclasses
+import itertools
 from pathlib import Path
 from unittest import mock
 
@@ -38,20 +39,19 @@ def config(out: object, batch: BatchingConfig):
     )
 
 
+def batch(micro: str, accumulation: str = "1") -> BatchingConfig:
+    return BatchingConfig(micro_batch=int(micro), accumulation=int(accumulation))
+
+
 def begun(out: str, micro: str) -> None:
     """Eight samples an update, until it is cut off in the middle of the first epoch."""
     with pytest.raises(Stopped):
-        fit(
-            stopping(ledger_task(SAMPLES), STOPPED_AFTER),
-            config(out, BatchingConfig(micro_batch=int(micro))),
-        )
+        fit(stopping(ledger_task(SAMPLES), STOPPED_AFTER), config(out, batch(micro)))
 
 
 def gone_on(out: str, micro: str, accumulation: str) -> dict:
     task = ledger_task(SAMPLES)
-    result = fit(
-        task, config(out, BatchingConfig(micro_batch=int(micro), accumulation=int(accumulation)))
-    )
+    result = fit(task, config(out, batch(micro, accumulation)))
     return {"ledger": shares(task).tolist(), "samples": result.samples}
 
 
@@ -105,22 +105,14 @@ BY_SIZE = BatchingConfig(micro_batch=10, accumulation=2, max_tokens=24)
 
 
 def sized_task(batches: list[list[int]] | None = None) -> Task:
-    base = ledger_task(SAMPLES)
-    index = torch.arange(SAMPLES)
+    base, data = ledger_task(SAMPLES), Arrays(torch.arange(SAMPLES), sizes=SIZES)
 
     def loss(model, batch):
         if batches is not None:
             batches.append(batch[0].tolist())
         return base.loss(model, batch)
 
-    return Task(
-        "sized",
-        base.model,
-        loss,
-        Arrays(index, sizes=SIZES),
-        Arrays(index, sizes=SIZES),
-        base.measure,
-    )
+    return dataclasses.replace(base, loss=loss, train_data=data, eval_data=data)
 
 
 def sized(out: str, stops_after: str) -> dict | None:
@@ -134,36 +126,26 @@ def sized(out: str, stops_after: str) -> dict | None:
     return {"ledger": shares(task).tolist(), "seen": batches}
 
 
+def sampler(**ranks: int) -> EpochSampler:
+    return EpochSampler(
+        SAMPLES, seed=0, micro_batch=10, accumulation=2, sizes=SIZES, max_tokens=24, **ranks
+    )
+
+
 def by_size(ranks: int) -> list[float]:
     """The ledger of a training that was left alone."""
     ledger, trained = numpy.zeros(SAMPLES), 0
-    sampler = EpochSampler(
-        SAMPLES, seed=0, micro_batch=10, accumulation=2, ranks=ranks, sizes=SIZES, max_tokens=24
-    )
+    schedule = Schedule(COSINE, 1.0, SAMPLES * EPOCHS, SAMPLES)
     for epoch in range(EPOCHS):
-        for step in sampler.steps(Position(epoch)):
+        for step in sampler(ranks=ranks).steps(Position(epoch)):
             trained += step.samples
-            ledger[step.indices] += (
-                Schedule(COSINE, 1.0, SAMPLES * EPOCHS, SAMPLES).lr(trained) / step.samples
-            )
+            ledger[step.indices] += schedule.lr(trained) / step.samples
     return ledger.tolist()
 
 
 def test_ranks_with_different_numbers_of_parts_train_each_sample_once(tmp_path):
     parts = [
-        [
-            len(step.micro_batches)
-            for step in EpochSampler(
-                SAMPLES,
-                seed=0,
-                micro_batch=10,
-                accumulation=2,
-                ranks=2,
-                rank=rank,
-                sizes=SIZES,
-                max_tokens=24,
-            ).steps(Position(1))
-        ]
+        [len(step.micro_batches) for step in sampler(ranks=2, rank=rank).steps(Position(1))]
         for rank in range(2)
     ]
     assert parts[0] != parts[1]
@@ -173,17 +155,15 @@ def test_ranks_with_different_numbers_of_parts_train_each_sample_once(tmp_path):
 
 
 def test_evaluation_holds_three_times_the_tokens_and_the_log_shows_it(tmp_path, capfd):
-    sizes: list[int] = []
-    task = sized_task()
-    measure = task.measure
+    sizes, task = [], sized_task()
 
     def measured(model, batch):
         sizes.append(len(batch[0]) * int(max(SIZES[batch[0].numpy()])))
-        return measure(model, batch)
+        return task.measure(model, batch)
 
     fit(dataclasses.replace(task, measure=measured), config(tmp_path, BY_SIZE))
-    assert 24 < max(sizes) <= 72
-    assert sizes[0] == max(sizes)  # the first one, before the training, is of the largest samples
+    # the first one, before the training, is of the largest samples
+    assert 24 < max(sizes) <= 72 and sizes[0] == max(sizes)
     stderr = capfd.readouterr().err
     assert (
         "eval max_tokens" in stderr and "3 × max_tokens" in stderr and "samples × longest" in stderr
@@ -198,16 +178,14 @@ def test_evaluation_holds_three_times_the_tokens_and_the_log_shows_it(tmp_path, 
 
 def with_an_idle_layer(begins_at: int | None) -> Task:
     """The second layer gets no gradient from the call `begins_at` on; None: never one."""
-    base = network_task(eval_samples=0)
+    base, calls = network_task(eval_samples=0), itertools.count()
     model = torch.nn.ModuleDict({"used": base.model, "idle": torch.nn.Linear(6, 3)})
-    calls = iter(range(1_000_000))
 
     def forward(batch):
-        x = batch[0]
         uses_it = begins_at is not None and next(calls) < begins_at
-        return model["used"](x) + (model["idle"](x) if uses_it else 0)
+        return model["used"](batch[0]) + (model["idle"](batch[0]) if uses_it else 0)
 
-    model.forward = lambda batch: forward(batch)
+    model.forward = forward
 
     def loss(model, batch):
         return torch.nn.functional.cross_entropy(model(batch), batch[1])

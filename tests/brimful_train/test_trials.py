@@ -23,8 +23,7 @@ def test_a_finished_training_has_steps_in_a_trial(tmp_path):
     work = tmp_path / "work"
     fit(network_task(), network_config(work / "out"))
     before = contents(work / "out")
-    trial = run_trial(tmp_path, SCRIPT, keep_out=True, cut=False)
-    assert trial.exit_code == 0, trial.stderr
+    trial = run_trial(tmp_path, SCRIPT, keep_out=True, cut=False, exit_code=0)
     assert "STEPS 10" in trial.stdout
     assert "goes on from no checkpoint" in trial.stderr
     assert trial.report["steps"] == 10 and contents(work / "out") == before
@@ -44,8 +43,7 @@ fit(task, network_config(Path("out"), precision="fp16", log_every_s=1e-9))
 
 
 def test_the_loss_that_a_run_shows_is_the_one_that_the_engine_logs(tmp_path):
-    trial = run_trial(tmp_path, LOSS, cut=False)
-    assert trial.exit_code == 0, trial.stderr
+    trial = run_trial(tmp_path, LOSS, cut=False, exit_code=0)
     (last,) = [row for row in log_rows(tmp_path / "work" / "out", "epoch") if row["epoch"] == 2]
     counters = trial.report["counters"]
     assert counters["loss"] == pytest.approx(last["loss"]) and counters["loss_is_of_all_ranks"]
@@ -68,8 +66,7 @@ fit(Task("sized", network(), loss, data), network_config(Path("out"), epochs=1))
 
 
 def test_what_is_tried_before_the_first_step_takes_none_of_its_time(tmp_path):
-    trial = run_trial(tmp_path, TRIED, cut=False)
-    assert trial.exit_code == 0, trial.stderr
+    trial = run_trial(tmp_path, TRIED, cut=False, exit_code=0)
     assert list(trial.report["phases"]) == ["setup", "train"]
     assert (trial.report["counters"]["samples"], trial.report["steps"]) == (32, 2)
     assert 0 < trial.report["counters"]["train_s"] < 1

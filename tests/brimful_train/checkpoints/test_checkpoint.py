@@ -3,6 +3,7 @@ import enum
 import json
 import pickle
 import random
+from unittest import mock
 
 import numpy
 import pytest
@@ -168,10 +169,9 @@ def test_an_index_of_something_else_is_no_checkpoint(tmp_path, body):
 def test_an_error_of_the_disk_while_reading_is_damage_and_named(tmp_path, monkeypatch):
     folder = written(tmp_path / "one")
 
-    def broken(path):
-        raise OSError(5, "Input/output error", str(path))
-
-    monkeypatch.setattr(whole, "_checksum", broken)
+    monkeypatch.setattr(
+        whole, "_checksum", mock.Mock(side_effect=OSError(5, "Input/output error", "a file"))
+    )
     with pytest.raises(
         CheckpointDamaged, match=r"model\.safetensors is damaged: it cannot be read \(EIO"
     ):
@@ -182,13 +182,11 @@ def test_an_error_of_the_disk_while_reading_is_damage_and_named(tmp_path, monkey
 def no_pickle(monkeypatch):
     """A pickle runs what its writer wants: none is made or read."""
 
-    def refused(*_, **__):
-        raise AssertionError("a pickle was made or read")
-
+    refused = mock.Mock(side_effect=AssertionError("a pickle was made or read"))
     for name in ("Pickler", "Unpickler", "dump", "dumps", "load", "loads"):
         monkeypatch.setattr(pickle, name, refused)
-    monkeypatch.setattr(torch, "save", refused)
-    monkeypatch.setattr(torch, "load", refused)
+    for name in ("save", "load"):
+        monkeypatch.setattr(torch, name, refused)
 
 
 @pytest.mark.usefixtures("no_pickle")
@@ -266,12 +264,7 @@ def test_views_that_overlap_come_back_as_equal_copies_of_their_own_size():
 
 
 def test_subclasses_come_back_as_the_plain_types():
-    class Kind(enum.IntEnum):
-        ONE = 1
-
-    class Name(enum.StrEnum):
-        A = "a"
-
+    Kind, Name = enum.IntEnum("Kind", {"ONE": 1}), enum.StrEnum("Name", {"A": "a"})
     pair = collections.namedtuple("pair", "x y")(1, 2)
     state = {
         "n": numpy.float64(0.1),

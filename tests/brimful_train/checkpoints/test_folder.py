@@ -85,15 +85,13 @@ def test_a_training_that_begins_anew_in_a_used_folder_has_a_newest_and_a_best_of
     assert of(tmp_path).newest().step == 1 and steps(tmp_path) == [1, 1000]
     for step in (2, 3):
         save(anew, step, 0.9)
-    assert (
-        steps(tmp_path) == [1, 2, 3] and of(tmp_path).best().step == 1
-    )  # nothing of the training before
+    # nothing of the training before
+    assert steps(tmp_path) == [1, 2, 3] and of(tmp_path).best().step == 1
 
 
 @pytest.mark.parametrize("how", ["anew", "from elsewhere"])
 def test_a_training_in_the_folder_of_another_warns_of_what_it_will_remove(tmp_path, how):
-    elsewhere = save(of(tmp_path / "elsewhere"), 5)
-    warnings = []
+    warnings, elsewhere = [], save(of(tmp_path / "elsewhere"), 5)
     resume = "no" if how == "anew" else str(elsewhere)
     of(tmp_path / "own", warn=warnings.append, resume=resume).resume()
     assert warnings == []  # nothing is there to be removed
@@ -106,7 +104,8 @@ def test_a_training_in_the_folder_of_another_warns_of_what_it_will_remove(tmp_pa
         in warnings[0]
     )
     assert "the last 2 and the best stay" in warnings[0] and steps(tmp_path / "own") == [900, 1000]
-    save(checkpoints, 6), save(checkpoints, 7)
+    for step in (6, 7):
+        save(checkpoints, step)
     assert steps(tmp_path / "own") == [6, 7] and len(warnings) == 1
 
 
@@ -132,9 +131,9 @@ def test_a_damaged_one_is_skipped_with_a_warning_and_the_one_before_is_used(tmp_
         path = save(checkpoints, step)
     spoil(path, name)
     loaded = of(tmp_path, warnings.append).newest()
-    assert loaded.step == 1 and same(loaded.state, training_state(1))
     (warning,) = warnings
-    assert str(path / name) in warning and "damaged" in warning and "step 2" in warning
+    assert loaded.step == 1 and same(loaded.state, training_state(1))
+    assert all(words in warning for words in (str(path / name), "damaged", "step 2"))
 
 
 def test_where_all_are_damaged_nothing_begins_from_zero(tmp_path):
@@ -143,12 +142,8 @@ def test_where_all_are_damaged_nothing_begins_from_zero(tmp_path):
     warnings = []
     with pytest.raises(CheckpointDamaged, match="None of the 2 checkpoints") as raised:
         of(tmp_path, warnings.append).newest()
-    assert (
-        "step-0000000001" in raised.value.problem
-        and "step-0000000002" in raised.value.problem
-        and raised.value.suggestion
-    )
-    assert len(warnings) == 2
+    assert all(f"step-000000000{step}" in raised.value.problem for step in (1, 2))
+    assert raised.value.suggestion and len(warnings) == 2
 
 
 def test_a_damaged_best_is_warned_of_once_and_the_next_best_is_given(tmp_path):
@@ -163,10 +158,8 @@ def test_a_damaged_best_is_warned_of_once_and_the_next_best_is_given(tmp_path):
 
 
 def test_one_of_a_newer_format_is_neither_removed_nor_passed_over_for_an_older_one(tmp_path):
-    checkpoints = of(tmp_path, keep_last=1)
-    save(checkpoints, 1)
-    newer = sealed(b'{"format":99}')
-    (save(of(tmp_path), 2) / "state.json").write_bytes(newer)
+    save(of(tmp_path, keep_last=1), 1)
+    (save(of(tmp_path), 2) / "state.json").write_bytes(sealed(b'{"format":99}'))
     with pytest.raises(OtherFormat):
         of(tmp_path).newest()
     for step in (3, 4):
@@ -178,11 +171,10 @@ def test_one_of_a_newer_format_is_neither_removed_nor_passed_over_for_an_older_o
 
 
 def test_resume_takes_the_newest_none_or_the_one_named_under_whatever_name(tmp_path):
-    first = save(of(tmp_path), 1)
-    save(of(tmp_path), 2)
-    assert of(tmp_path).resume().step == 2
+    first, _ = (save(of(tmp_path), step) for step in (1, 2))
+    for resume, step in (("auto", 2), (str(first), 1)):
+        assert of(tmp_path, resume=resume).resume().step == step
     assert of(tmp_path, warn=[].append, resume="no").resume() is None
-    assert of(tmp_path, resume=str(first)).resume().step == 1
     first.rename(tmp_path / "my favourite")
     assert of(tmp_path / "b").load(tmp_path / "my favourite").step == 1
 
@@ -217,8 +209,7 @@ def as_nobody(tmp_path):
 
 @pytest.mark.parametrize("closed", ["state.json", "model.safetensors", "."])
 def test_one_that_may_not_be_read_is_not_taken_for_a_damaged_one(tmp_path, request, closed):
-    save(of(tmp_path), 1)
-    path = save(of(tmp_path), 2)
+    _, path = (save(of(tmp_path), step) for step in (1, 2))
     (path / closed).chmod(0)
     request.getfixturevalue("as_nobody")
     for read in (lambda: of(tmp_path).newest(), lambda: of(tmp_path).load(path)):
@@ -295,11 +286,8 @@ def test_old_ones_make_room_where_a_whole_one_stays(tmp_path):
 
 
 def test_the_only_whole_one_makes_no_room_for_the_next_even_if_damage_is_newer(tmp_path):
-    save(of(tmp_path, keep_last=2), 1)
-    spoil(
-        save(of(tmp_path, keep_last=2), 2)
-    )  # its sizes are right: only reading all of it shows the damage
-    warnings = []
+    warnings, (_, damaged) = [], (save(of(tmp_path, keep_last=2), step) for step in (1, 2))
+    spoil(damaged)  # its sizes are right: only reading all of it shows the damage
     with pytest.raises(DiskFull) as raised:
         save(of(tmp_path, warnings.append, keep_last=2, disk=Full(tmp_path, 2)), 3)
     assert of(tmp_path, warnings.append).newest().step == 1
@@ -316,8 +304,8 @@ def test_an_old_one_that_cannot_be_removed_is_warned_of_and_the_save_stands(tmp_
 
     warnings = []
     checkpoints = of(tmp_path, warnings.append, keep_last=1, disk=Sticky())
-    save(checkpoints, 1)
-    save(checkpoints, 2)
+    for step in (1, 2):
+        save(checkpoints, step)
     assert of(tmp_path).newest().step == 2
     assert "could not be removed" in warnings[0] and "step-0000000001" in warnings[0]
 
@@ -348,10 +336,8 @@ def test_the_newest_whole_ones_and_the_best_stay_whatever_happened(
     gone = to_remove(checkpoints, keep_last=keep_last, keep_best=keep_best)
     whole = [kept for kept in checkpoints if kept.whole]
     left = [kept for kept in whole if kept not in gone]
-    assert left[-keep_last:] == whole[-keep_last:]
-    assert len(left) <= keep_last + keep_best
-    if keep_best:
-        assert best_of(checkpoints) not in gone
+    assert left[-keep_last:] == whole[-keep_last:] and len(left) <= keep_last + keep_best
+    assert not keep_best or best_of(checkpoints) not in gone
     for kept in checkpoints:  # a damaged one stays until there are enough whole ones after it
         if not kept.whole:
             assert (kept in gone) == (sum(other.save > kept.save for other in whole) >= keep_last)

@@ -162,14 +162,11 @@ def test_in_evaluation_as_in_training(tmp_path):
 
 
 def test_where_the_worst_micro_batches_are_made(tmp_path):
-    data = Lacks(MemoryError, 3)
     sampler = EpochSampler(
         64, seed=0, micro_batch=8, accumulation=1, sizes=numpy.arange(64) + 1, max_tokens=512
     )
-    step = DataPipeline(data, sampler, CPU, DataConfig(workers=0), 0).worst_step(
-        lambda samples: samples
-    )
-    assert step is not None
+    pipeline = DataPipeline(Lacks(MemoryError, 3), sampler, CPU, DataConfig(workers=0), 0)
+    step = pipeline.worst_step(lambda samples: samples)
     with pytest.raises(BatchMemoryError, match="MemoryError"):
         step.load(0, 0, step.parts[0])
 
@@ -182,8 +179,7 @@ def test_other_errors_are_raised_as_they_are():
     ):
         with pytest.raises(type(error)) as caught, batches_are_made():
             raise error
-        assert caught.value is error
-        assert dead_worker(error) is None
+        assert caught.value is error and dead_worker(error) is None
 
 
 @pytest.mark.parametrize(
@@ -210,5 +206,5 @@ def test_the_loader_s_own_error_is_read_with_its_cause():
     full = dead_worker(outer)
     assert isinstance(full, SharedMemoryFull) and "Bus error" in str(full)
     assert kind_of(full) == SHARED and "emory ran out" not in str(full).replace("/dev/shm", "")
-    assert isinstance(dead_worker(RuntimeError(KILLED.format("Killed"))), BatchMemoryError)
-    assert isinstance(dead_worker(RuntimeError(KILLED.format("Segmentation fault"))), WorkerDied)
+    for signalled, kind in (("Killed", BatchMemoryError), ("Segmentation fault", WorkerDied)):
+        assert isinstance(dead_worker(RuntimeError(KILLED.format(signalled))), kind)

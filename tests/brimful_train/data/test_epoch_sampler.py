@@ -69,14 +69,11 @@ def test_the_ranks_together_hold_exactly_the_samples_of_the_step_and_each_its_sh
     for step, ranks in all_ranks(length, seed=seed, **asked):
         held = [int(i) for micro_batches in ranks for batch in micro_batches for i in batch]
         assert held == step.indices.tolist() and len(held) == step.samples
-        shares = [sum(len(batch) for batch in micro_batches) for micro_batches in ranks]
+        sizes = [[len(batch) for batch in micro_batches] for micro_batches in ranks]
+        shares = list(map(sum, sizes))
         assert max(shares) - min(shares) <= 1
-        assert all(
-            0 < len(batch) <= asked["micro_batch"]
-            for micro_batches in ranks
-            for batch in micro_batches
-        )
-        assert max(len(micro_batches) for micro_batches in ranks) <= asked["accumulation"]
+        assert all(0 < size <= asked["micro_batch"] for size in itertools.chain(*sizes))
+        assert max(map(len, sizes)) <= asked["accumulation"]
 
 
 @given(sized(), SETTINGS, st.integers(0, 2))
@@ -120,13 +117,9 @@ def test_each_epoch_and_seed_has_an_order_of_its_own_on_every_machine_and_in_eve
 
 
 def test_without_shuffling_the_order_is_that_of_the_data_or_by_size():
-    assert EpochSampler(5, seed=0, micro_batch=2, accumulation=1, shuffle=False).order(
-        4
-    ).tolist() == [0, 1, 2, 3, 4]
-    by_size = EpochSampler(
-        5, seed=0, micro_batch=2, accumulation=1, shuffle=False, sizes=numpy.array([3, 9, 1, 9, 2])
-    )
-    assert by_size.order(4).tolist() == [1, 3, 0, 4, 2]
+    for sizes, order in ((None, [0, 1, 2, 3, 4]), (numpy.array([3, 9, 1, 9, 2]), [1, 3, 0, 4, 2])):
+        sampler = EpochSampler(5, seed=0, micro_batch=2, accumulation=1, shuffle=False, sizes=sizes)
+        assert sampler.order(4).tolist() == order
 
 
 @given(LENGTHS, SETTINGS)
@@ -147,12 +140,17 @@ def test_dropping_the_last_drops_only_a_step_that_is_short(length, asked):
     assert steps[-1].after == Position(1, 0)
 
 
-def test_going_on_where_no_step_is_left_goes_on_with_the_next_epoch():
-    whole = EpochSampler(10, seed=0, micro_batch=4, accumulation=1)
-    assert next(whole.steps(Position(2, 10))).before == Position(3, 0)
-    dropping = EpochSampler(10, seed=0, micro_batch=4, accumulation=1, drop_last=True)
-    assert next(dropping.steps(Position(2, 7))).before == Position(3, 0)
-    assert next(dropping.steps(Position(2, 6))).before == Position(2, 6)
+@pytest.mark.parametrize(
+    ("drop_last", "at", "goes_on_at"),
+    [
+        (False, Position(2, 10), Position(3, 0)),
+        (True, Position(2, 7), Position(3, 0)),
+        (True, Position(2, 6), Position(2, 6)),
+    ],
+)
+def test_going_on_where_no_step_is_left_goes_on_with_the_next_epoch(drop_last, at, goes_on_at):
+    sampler = EpochSampler(10, seed=0, micro_batch=4, accumulation=1, drop_last=drop_last)
+    assert next(sampler.steps(at)).before == goes_on_at
 
 
 @pytest.mark.parametrize(
@@ -218,10 +216,8 @@ def test_nothing_in_any_epoch_on_any_rank_is_worse_than_all_that_is_tried(
             max(column) for column in zip(*map(measured, tried.indices.micro_batches), strict=True)
         ]
         for step in sampler.steps(Position(epoch)):
-            for batch in step.micro_batches:
-                assert all(
-                    value <= bound for value, bound in zip(measured(batch), bounds, strict=True)
-                )
+            for values in map(measured, step.micro_batches):
+                assert all(value <= bound for value, bound in zip(values, bounds, strict=True))
 
 
 @given(sized(), st.integers(1, 9))
@@ -249,12 +245,10 @@ def test_a_step_is_made_of_arrays_wherever_they_live(residence):
         Arrays(torch.arange(4) * 10), sampler, CPU, DataConfig(workers=0, residence=residence), 0
     )
     step = pipeline.worst_step(whole)
-    assert [batch.tolist() for batch in step.indices.micro_batches] == [
-        [1, 0],
-        [0, 3, 2],
-    ] and step.parts == (2, 3)
-    assert step.load(0, 0, 2)[0].tolist() == [10, 0] and step.load(0, 1, 2)[0].tolist() == [0]
-    assert step.load(1, 0, 3)[0].tolist() == [0, 30, 20]
+    assert [batch.tolist() for batch in step.indices.micro_batches] == [[1, 0], [0, 3, 2]]
+    assert step.parts == (2, 3)
+    for piece, rows in (((0, 0, 2), [10, 0]), ((0, 1, 2), [0]), ((1, 0, 3), [0, 30, 20])):
+        assert step.load(*piece)[0].tolist() == rows
 
 
 def test_a_piece_of_a_made_micro_batch_is_padded_as_the_whole():

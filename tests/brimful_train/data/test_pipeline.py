@@ -101,16 +101,13 @@ def test_a_step_or_a_pass_that_was_left_in_the_middle_does_not_shift_the_next(ma
 
 def test_batches_by_size_are_collated_by_the_data_set_and_cut_by_samples():
     sized = sampler(8, 4, 1, sizes=Texts.sizes, max_tokens=12)
-    sizes = []
-    tokens = []
+    sizes, tokens = [], []
     for step in DataPipeline(Texts(), sized, CPU, ALONE, 0).steps(Position()):
         for part, n in enumerate(step.parts):
             sizes.append(tuple(step.load(part, 0, n)["tokens"].shape))
             tokens += [int(step.load(part, at, at + 1)["tokens"][0, 0]) for at in range(n)]
-    assert (1, 9) in sizes
-    assert sorted(tokens) == list(range(8)) and all(
-        samples * longest <= 12 for samples, longest in sizes
-    )
+    assert (1, 9) in sizes and all(samples * longest <= 12 for samples, longest in sizes)
+    assert sorted(tokens) == list(range(8))
 
 
 def pipeline_of(length, loader):
@@ -166,8 +163,7 @@ def in_a_trial(monkeypatch):
 @pytest.mark.usefixtures("in_a_trial")
 def test_in_a_trial_a_batch_of_another_size_than_planned_is_cut_in_the_same_shares():
     step = first_of(torch.arange(8), torch.arange(8))
-    assert step.load(0, 0, 4).tolist() == list(range(8))
-    assert step.load(0, 1, 3).tolist() == [2, 3, 4, 5]
+    assert [step.load(0, at, 4 - at).tolist() for at in (0, 1)] == [list(range(8)), [2, 3, 4, 5]]
 
 
 @pytest.mark.parametrize("time_steps", [6, 8, 1])
@@ -190,16 +186,16 @@ def test_a_sample_that_fails_fails_the_training_with_its_own_error():
 
 
 def test_residence_and_workers_are_reported_as_asked_and_in_force():
-    pipeline = DataPipeline(
-        arrays(5), sampler(5), CPU, DataConfig(workers=3, residence="device"), 0
-    )
-    assert (pipeline.residence.requested, pipeline.residence.effective) == ("device", "host")
-    assert (pipeline.rows[0].requested, pipeline.rows[0].effective) == (3, 0)
-    assert (
-        "the training is on cpu" in pipeline.residence.why and "in arrays" in pipeline.rows[0].why
-    )
-    asked = DataPipeline(Noisy(5), sampler(5), CPU, DataConfig(workers=2, residence="pinned"), 0)
-    assert (asked.residence.effective, asked.rows[0].effective) == ("loader", 2)
+    local = DataConfig(workers=3, residence="device"), ("device", "host"), (3, 0)
+    pinned = DataConfig(workers=2, residence="pinned"), ("pinned", "loader"), (2, 2)
+    for make, (config, residence, workers) in ((arrays, local), (Noisy, pinned)):
+        made = DataPipeline(make(5), sampler(5), CPU, config, 0)
+        assert (made.residence.requested, made.residence.effective) == residence
+        assert (made.rows[0].requested, made.rows[0].effective) == workers
+        if make is arrays:
+            assert (
+                "the training is on cpu" in made.residence.why and "in arrays" in made.rows[0].why
+            )
 
 
 def test_the_report_shows_that_samples_of_a_data_set_of_batches_are_made_one_by_one():
@@ -207,9 +203,6 @@ def test_the_report_shows_that_samples_of_a_data_set_of_batches_are_made_one_by_
         def __getitems__(self, indices):
             return [self[index] for index in indices]
 
-    seeded = DataPipeline(Batched(8), sampler(8), CPU, ALONE, seed=0)
-    plain = DataPipeline(
-        Batched(8), sampler(8), CPU, DataConfig(workers=0, random_samples=False), seed=0
-    )
-    assert "__getitems__" in seeded.rows[0].why
-    assert "__getitems__" not in plain.rows[0].why
+    for config, is_seeded in ((ALONE, True), (DataConfig(workers=0, random_samples=False), False)):
+        pipeline = DataPipeline(Batched(8), sampler(8), CPU, config, seed=0)
+        assert ("__getitems__" in pipeline.rows[0].why) is is_seeded

@@ -74,9 +74,8 @@ def scenarios(folder: str) -> dict:
         Path(folder) / "memory", ledger_task(40, Faults(capacity=0) if rank == 1 else None)
     )
     broken = ledger_task(40)
-    if rank == 1:
-        broken = dataclasses.replace(broken, loss=lambda model, batch: 1 / 0)
-    results["error"] = _failing(Path(folder) / "error", broken)
+    failing = dataclasses.replace(broken, loss=lambda model, batch: 1 / 0)
+    results["error"] = _failing(Path(folder) / "error", failing if rank == 1 else broken)
     results["two"] = _two_against_one(Path(folder) / "two", rank)
     return results
 

@@ -30,9 +30,7 @@ def blocks() -> nn.Module:
     return nn.Sequential(block(), block(), block())
 
 
-def applied(
-    model: nn.Module, config: Config, device: torch.device = CPU, **more
-) -> list[EffectiveSetting]:
+def applied(model: nn.Module, config: Config, device: torch.device = CPU, **more) -> list:
     return apply_model_options(model, config, device, **more)
 
 
@@ -53,8 +51,7 @@ def test_gradient_checkpointing_names_its_blocks_or_their_absence():
 class WithItsOwn(nn.Module):
     def __init__(self):
         super().__init__()
-        self.layers = blocks()
-        self.calls: list[object] = []
+        self.layers, self.calls = blocks(), []
 
     def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs=None):
         self.calls.append(gradient_checkpointing_kwargs)
@@ -78,23 +75,24 @@ class ThatRefuses(WithItsOwn):
         raise ValueError("ThatRefuses does not support gradient checkpointing.")
 
 
-def test_a_models_own_way_comes_first():
-    settings = {"use_reentrant": False}
-    for model, call in (
-        (WithItsOwn(), settings),
-        (WithANewOne(), settings),
-        (WithAnOldOne(), "called"),
-    ):
-        (row,) = applied(model, Options(gradient_checkpointing=True))
-        assert model.calls == [call]
-        assert row.effective is True and row.why == f"{type(model).__name__}'s own"
-        assert type(model.layers[0]) is nn.Sequential, "and nothing else is done to it"
+@pytest.mark.parametrize(
+    ("kind", "call"),
+    [
+        (WithItsOwn, {"use_reentrant": False}),
+        (WithANewOne, {"use_reentrant": False}),
+        (WithAnOldOne, "called"),
+    ],
+)
+def test_a_models_own_way_comes_first(kind, call):
+    model = kind()
+    (row,) = applied(model, Options(gradient_checkpointing=True))
+    assert (model.calls, row.effective, row.why) == ([call], True, f"{kind.__name__}'s own")
+    assert type(model.layers[0]) is nn.Sequential, "and nothing else is done to it"
 
 
 def test_where_its_own_way_refuses_the_blocks_are_taken():
     (row,) = applied(ThatRefuses(), Options(gradient_checkpointing=True))
-    assert row.effective is True
-    assert row.why.endswith(
+    assert row.effective is True and row.why.endswith(
         "its own way refused: ThatRefuses does not support gradient checkpointing."
     )
 
@@ -250,8 +248,7 @@ def test_a_missing_compiler_is_a_sentence(tmp_path):
     assert problem.startswith(
         "config.compile = True: torch.compile does not work on this machine: InvalidCxxCompiler"
     )
-    assert "apt install g++" in suggestion
-    assert "Traceback" not in done.stderr
+    assert "apt install g++" in suggestion and "Traceback" not in done.stderr
 
 
 # --- gradient checkpointing ---
@@ -345,8 +342,7 @@ def test_losses_weights_and_statistics_are_bit_for_bit_those_without(name: str):
     torch.manual_seed(0)
     plain = make()
     checkpointed = copy.deepcopy(plain)
-    blocks = checkpoint_blocks(checkpointed)
-    assert blocks is not None and blocks.startswith(words)
+    assert (checkpoint_blocks(checkpointed) or "").startswith(words)
     assert losses(plain, shape) == losses(checkpointed, shape)
     kept, expected = checkpointed.state_dict(), plain.state_dict()
     assert kept.keys() == expected.keys() and same(list(kept.values()), list(expected.values()))
@@ -355,14 +351,12 @@ def test_losses_weights_and_statistics_are_bit_for_bit_those_without(name: str):
 def test_blocks_are_computed_twice_in_training_and_once_else():
     model = Stack()
     checkpoint_blocks(model)
-    losses(model, (5, 8), steps=1)
-    assert [block.calls for block in model.blocks] == [2] * 6
-    model.eval()
-    model(torch.randn(5, 8)).sum().backward()
-    assert [block.calls for block in model.blocks] == [3] * 6
-    with torch.no_grad():
-        model.train()(torch.randn(5, 8))
-    assert [block.calls for block in model.blocks] == [4] * 6
+    for training, gradients, calls in ((True, True, 2), (False, True, 3), (True, False, 4)):
+        with torch.set_grad_enabled(gradients):
+            out = model.train(training)(torch.randn(5, 8)).sum()
+        if gradients:
+            out.backward()
+        assert [block.calls for block in model.blocks] == [calls] * 6
 
 
 class Counter(nn.Module):
@@ -396,16 +390,14 @@ def test_all_blocks_of_a_kind_are_found_and_none_within_another():
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.blocks(x)
 
-    model = nn.Module()
-    model.stages = nn.ModuleList([Stage(1), Stage(3), Stage(2)])
-    blocks = checkpoint_blocks(model)
-    assert blocks is not None and "3 × Stage" in blocks, (
-        "the stages are the longest list, and hold the blocks"
-    )
-    resnet = nn.Module()
-    resnet.layer1, resnet.layer2 = (
-        nn.Sequential(Block(8), Block(8)),
-        nn.Sequential(Block(8), Block(8), Block(8)),
+    model = nn.ModuleDict({"stages": nn.ModuleList([Stage(1), Stage(3), Stage(2)])})
+    # the stages are the longest list, and hold the blocks
+    assert "3 × Stage" in (checkpoint_blocks(model) or "")
+    resnet = nn.ModuleDict(
+        {
+            "layer1": nn.Sequential(Block(8), Block(8)),
+            "layer2": nn.Sequential(Block(8), Block(8), Block(8)),
+        }
     )
     assert (checkpoint_blocks(resnet) or "").startswith("5 × Block")
 

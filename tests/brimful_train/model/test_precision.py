@@ -80,14 +80,11 @@ def test_an_infinite_gradient_skips_the_update_and_halves_the_scale(fused: bool)
     precision = Precision("fp16", CPU)
     one_update(model, optimizer, precision, torch.randn(4, 8))
     before = model.weight.detach().clone()
-    one_update(
-        model, optimizer, precision, torch.full((4, 8), 1e4)
-    )  # its square is beyond fp16's 65504
-    assert torch.equal(model.weight, before)
-    assert (precision.skipped, precision.scale) == (1, 2.0**15)
-    one_update(model, optimizer, precision, torch.randn(4, 8))
-    assert not torch.equal(model.weight, before)
-    assert precision.skipped == 1
+    too_large = torch.full((4, 8), 1e4)  # its square is beyond fp16's 65504
+    for batch, unchanged in ((too_large, True), (torch.randn(4, 8), False)):
+        one_update(model, optimizer, precision, batch)
+        assert torch.equal(model.weight, before) is unchanged
+        assert (precision.skipped, precision.scale) == (1, 2.0**15)
 
 
 def test_state_survives_json_and_goes_on_exactly():
@@ -113,8 +110,8 @@ def test_going_on_in_another_precision_is_reported():
 
 def test_tf32_on_a_cpu_is_fp32_and_the_row_has_the_reason():
     row = Precision("tf32", CPU).row
-    assert (row.requested, row.effective) == ("tf32", "fp32")
-    assert row.why == "TF32 is a format of NVIDIA's tensor cores, and the device is cpu"
+    why = "TF32 is a format of NVIDIA's tensor cores, and the device is cpu"
+    assert (row.requested, row.effective, row.why) == ("tf32", "fp32", why)
 
 
 @pytest.mark.parametrize("name", ["bf16", "fp16"])
@@ -147,8 +144,7 @@ def test_flags_of_the_card_are_set_where_it_computes_in_fp32_and_put_back(
         "PyTorch's own: convolutions in TF32 unless a script decides otherwise"
     )
     with closing(Precision(name, device)) as precision:
-        assert precision.effective == name
-        assert tf32_flags() == in_force
+        assert (precision.effective, tf32_flags()) == (name, in_force)
     assert tf32_flags() == before
     precision.close()
     assert tf32_flags() == before
@@ -175,11 +171,10 @@ def test_a_script_that_uses_the_newer_names_of_the_flags_keeps_them():
 
 def test_a_card_older_than_ampere_has_no_tf32(enter):  # noqa: F811
     enter(capability=(7, 5))
-    precision = Precision("tf32", CARD)
-    assert precision.effective == "fp32"
+    with closing(Precision("tf32", CARD)) as precision:
+        assert precision.effective == "fp32"
     assert precision.row.why == "TF32 needs compute capability 8.0, and the card has 7.5"
     assert "imitates it" in Precision("bf16", CARD).row.why
-    precision.close()
 
 
 @pytest.mark.parametrize("name", PRECISIONS)

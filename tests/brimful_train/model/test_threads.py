@@ -37,36 +37,40 @@ def chosen(device=CPU, ranks=1, cores=4):
     return row.requested, row.effective, row.why
 
 
-@pytest.mark.parametrize(("others", "left"), [(0, 4), (1, 3), (3, 1), (4, 1)])
-def test_beside_other_work_as_many_threads_compute_as_cores_are_idle(monkeypatch, others, left):
+@pytest.mark.parametrize(
+    ("others", "cores", "ranks", "left", "words"),
+    [
+        (0, 4, 1, 4, "4 cores"),
+        (1, 4, 1, 3, "4 cores, 1 busy with other work"),
+        (3, 4, 1, 1, "4 cores, 3 busy with other work"),
+        (4, 4, 1, 1, "4 cores, 4 busy with other work"),
+        (0, 4, 2, 2, "4 cores for 2 ranks"),
+        (0, 3, 1, 3, "3 cores"),  # by the quota of a container
+    ],
+)
+def test_as_many_threads_compute_as_cores_are_idle_shared_by_the_ranks_of_the_machine(
+    monkeypatch, others, cores, ranks, left, words
+):
     busy(monkeypatch, others)
-    words = f"4 cores, {others} busy with other work" if others else "4 cores"
-    assert chosen() == (None, left, f"{words}; OMP_NUM_THREADS overrules")
-
-
-def test_the_ranks_of_a_machine_share_its_cores_and_the_quota_of_a_container_holds():
-    assert chosen(ranks=2) == (None, 2, "4 cores for 2 ranks; OMP_NUM_THREADS overrules")
-    torch.set_num_threads(4)
-    assert chosen(cores=3)[1] == 3
+    assert chosen(cores=cores, ranks=ranks) == (None, left, f"{words}; OMP_NUM_THREADS overrules")
 
 
 def test_beside_a_card_nothing_is_measured_and_only_too_many_ranks_take_threads(monkeypatch):
     busy(monkeypatch, 3)
-    assert chosen(CARD)[1] == 4
-    assert chosen(CARD, ranks=4)[1] == 1
+    for ranks, threads in ((1, 4), (4, 1)):
+        assert chosen(CARD, ranks)[1] == threads
 
 
-@pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "MKL_NUM_THREADS"])
-def test_a_number_in_the_environment_stays(monkeypatch, name):
+@pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "MKL_NUM_THREADS", ""])
+def test_a_number_in_the_environment_or_that_the_script_set_stays(monkeypatch, name):
     busy(monkeypatch, 3)
-    monkeypatch.setenv(name, "4")
-    assert chosen() == (4, 4, f"{name} says so")
-
-
-def test_a_number_that_the_script_set_stays(monkeypatch):
-    busy(monkeypatch, 3)
-    torch.set_num_threads(3)
-    assert chosen() == (3, 3, "the script called torch.set_num_threads")
+    if name:
+        monkeypatch.setenv(name, "4")
+    else:
+        torch.set_num_threads(3)
+    assert chosen() == (
+        (4, 4, f"{name} says so") if name else (3, 3, "the script called torch.set_num_threads")
+    )
 
 
 def test_cores_count_as_busy_by_the_kernels_count_of_those_that_this_process_may_use(monkeypatch):
@@ -83,14 +87,16 @@ def test_where_a_core_has_two_threads_pytorchs_own_number_is_that_of_the_cores(m
     assert chosen(cores=8)[:2] == (None, 2), "4 threads on 8 were PyTorch's own choice"
 
 
-def test_two_threads_of_a_core_are_one_physical_core(monkeypatch):
+@pytest.mark.parametrize(
+    ("siblings", "cores"), [({0: "0,4", 1: "1,5", 4: "0,4"}, 2), (dict.fromkeys((0, 1, 4), ""), 3)]
+)
+def test_two_threads_of_a_core_are_one_physical_core_where_the_kernel_says_so(
+    monkeypatch, siblings, cores
+):
     monkeypatch.undo()
     monkeypatch.setattr(machine, "allowed_cores", lambda: [0, 1, 4])
-    siblings = {0: "0,4", 1: "1,5", 4: "0,4"}
     monkeypatch.setattr(machine, "_text", lambda path: siblings[int(path.parts[-3][3:])])
-    assert machine.physical_cores() == 2
-    monkeypatch.setattr(machine, "_text", lambda path: "")
-    assert machine.physical_cores() == 3, "each for itself where the kernel does not say"
+    assert machine.physical_cores() == cores
 
 
 def threads_row(folder):
@@ -101,13 +107,13 @@ def threads_row(folder):
 def trained(folder, threads_in_use):
     """A training whose loss notes how many threads compute."""
     task = network_task()
-    loss = task.loss
-
-    def noted(model, batch):
-        threads_in_use.append(torch.get_num_threads())
-        return loss(model, batch)
-
-    fit(dataclasses.replace(task, loss=noted), network_config(folder))
+    noted = dataclasses.replace(
+        task,
+        loss=lambda model, batch: (
+            threads_in_use.append(torch.get_num_threads()) or task.loss(model, batch)
+        ),
+    )
+    fit(noted, network_config(folder))
 
 
 def killed(folder):
@@ -154,8 +160,7 @@ def test_what_the_user_says_now_goes_before_the_checkpoint_and_the_difference_is
     killed(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     torch.set_num_threads(2)
-    in_use = []
-    trained(tmp_path, in_use)
+    trained(tmp_path, in_use := [])
     assert set(in_use) == {2}
     assert threads_row(tmp_path) == (
         2,

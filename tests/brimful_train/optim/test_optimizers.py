@@ -55,25 +55,15 @@ def test_scaling_reaches_learning_rate_and_beta2():
     )
     assert optimizer.defaults["lr"] == pytest.approx(2e-3)
     assert all(group["betas"][1] == pytest.approx(0.99**4) for group in optimizer.param_groups)
-    rows = {row.name: row for row in settings}
-    assert (rows["learning rate"].requested, rows["learning rate"].effective) == (
-        1e-3,
-        pytest.approx(2e-3),
-    )
-    assert rows["beta2"].requested == 0.99
+    rows = {row.name: (row.requested, row.effective) for row in settings}
+    assert rows["learning rate"] == (1e-3, pytest.approx(2e-3)) and rows["beta2"][0] == 0.99
 
 
 def test_every_setting_reaches_the_optimizer():
-    adam, _ = made(
-        OptimizerConfig("adam", lr=0.5, beta1=0.8, beta2=0.9, eps=1e-3, weight_decay=0.2)
-    )
-    assert adam.defaults["betas"] == (0.8, 0.9)
-    assert (adam.defaults["lr"], adam.defaults["eps"], adam.defaults["weight_decay"]) == (
-        0.5,
-        1e-3,
-        0.2,
-    )
-    assert adam.defaults["decoupled_weight_decay"] is False
+    asked = {"lr": 0.5, "eps": 1e-3, "weight_decay": 0.2}
+    adam, _ = made(OptimizerConfig("adam", beta1=0.8, beta2=0.9, **asked))
+    coupled = {"betas": (0.8, 0.9), "decoupled_weight_decay": False}
+    assert adam.defaults == {**adam.defaults, **asked, **coupled}
     sgd, _ = made(OptimizerConfig("sgd", momentum=0.5, nesterov=True))
     assert (sgd.defaults["momentum"], sgd.defaults["nesterov"]) == (0.5, True)
 
@@ -90,14 +80,10 @@ def test_with_relative_steps_the_learning_rate_is_only_a_limit(
     """
     model = nn.Linear(4, 4, bias=False)
     nn.init.ones_(model.weight)
-    optimizer, rows = made(
-        OptimizerConfig("adafactor", lr=5.0, weight_decay=0, relative_step=relative), model
-    )
-    assert (
-        type(optimizer) is kind
-        and rows[-1].effective is relative
-        and ("is only the upper limit" in rows[-1].why) is relative
-    )
+    asked = OptimizerConfig("adafactor", lr=5.0, weight_decay=0, relative_step=relative)
+    optimizer, rows = made(asked, model)
+    assert type(optimizer) is kind and rows[-1].effective is relative
+    assert ("is only the upper limit" in rows[-1].why) is relative
     model.weight.grad = torch.ones(4, 4)
     optimizer.step()
     torch.testing.assert_close(model.weight.detach(), torch.full((4, 4), 1 - moved))
@@ -139,10 +125,8 @@ def test_it_is_pytorchs_own_where_that_steps_by_the_learning_rate():
     the same.
     """
     torch.manual_seed(0)
-    start = torch.randn(5, 7)
+    start, gradient, results = torch.randn(5, 7), torch.randn(5, 7), []
     start /= start.square().mean().sqrt()
-    gradient = torch.randn(5, 7)
-    results = []
     for make in (AbsoluteAdafactor, torch.optim.Adafactor):
         weight = torch.nn.Parameter(start.clone())
         optimizer = make([weight], lr=0.01, weight_decay=0.1)
@@ -173,9 +157,10 @@ class OwnRMSNorm(nn.Module):
 
 
 def names_of(model: nn.Module) -> dict[str, set[str]]:
-    groups = split_by_decay(model, 0.1)
     names = {parameter: name for name, parameter in model.named_parameters()}
-    return {group["name"]: {names[p] for p in group["params"]} for group in groups}
+    return {
+        group["name"]: {names[p] for p in group["params"]} for group in split_by_decay(model, 0.1)
+    }
 
 
 def test_weights_of_layers_and_embeddings_decay_and_biases_and_norms_do_not():
@@ -230,12 +215,8 @@ def test_frozen_parameters_are_left_out_and_the_groups_are_the_same_without_deca
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     model[0].requires_grad_(False)
     for decay in (0.0, 0.1):
-        assert [
-            (group["name"], len(group["params"])) for group in split_by_decay(model, decay)
-        ] == [
-            ("decay", 1),
-            ("no_decay", 1),
-        ]
+        sizes = {group["name"]: len(group["params"]) for group in split_by_decay(model, decay)}
+        assert sizes == {"decay": 1, "no_decay": 1}
 
 
 @pytest.mark.parametrize("model", [nn.ReLU(), nn.Linear(2, 2).requires_grad_(False)])
@@ -350,11 +331,10 @@ def test_the_state_of_another_model_or_optimizer_is_refused():
     )
     for optimizer in (adam, sgd, fewer, wider):
         prepare_state(optimizer)
-    with pytest.raises(
-        UsageError, match=r"groups of \[2\] parameters, and this model's are of \[6\]"
+    for saved, words in (
+        (fewer, r"groups of \[2\] parameters, and this model's are of \[6\]"),
+        (sgd, r"it holds \['momentum_buffer'\] of each parameter"),
+        (wider, "its exp_avg has the shape"),
     ):
-        load_optimizer_state(adam, fewer.state_dict())
-    with pytest.raises(UsageError, match=r"it holds \['momentum_buffer'\] of each parameter"):
-        load_optimizer_state(adam, sgd.state_dict())
-    with pytest.raises(UsageError, match="its exp_avg has the shape"):
-        load_optimizer_state(adam, wider.state_dict())
+        with pytest.raises(UsageError, match=words):
+            load_optimizer_state(adam, saved.state_dict())

@@ -98,8 +98,7 @@ def test_the_rate_at_samples_seen_of_1000_in_ten_epochs(
 
 
 def test_one_cycle_equals_pytorchs_own():
-    weight = torch.nn.Parameter(torch.zeros(1))
-    optimizer = torch.optim.SGD([weight], lr=1)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1)
     theirs = torch.optim.lr_scheduler.OneCycleLR(
         optimizer,
         PEAK_LR,

@@ -12,10 +12,9 @@ from brimful.errors import DoesNotFit
 from brimful_train import Arrays, BatchingConfig, Config, Peaks, Sum, Task, fit
 from brimful_train.reporting.peak_memory import Peak
 from brimful_train.reporting.progress_log import Statistics
-from tests.brimful_train.ledger import network_config, network_task, start, statistics
+from tests.brimful_train.ledger import network_config, network_task, started, statistics
 
 MIB = 1 << 20
-HERE = "tests.brimful_train.reporting.test_peak_memory"
 
 
 def hold(mib: int) -> None:
@@ -60,14 +59,15 @@ def test_cached_work_and_a_phase_never_reached_have_no_peak_and_not_zero():
     written = Statistics().content(
         {**peaks.of, "train": Peak(allocated_bytes=1 << 30, reserved_bytes=2 << 30)}
     )
-    assert written["encoding_cached"] is True and written["peak_host_memory_encoding_gb"] is None
-    assert (
-        written["peak_gpu_memory_train_gb"] == 1.0
-        and written["peak_gpu_memory_train_reserved_gb"] == 2.0
-    )
-    assert (
-        written["peak_gpu_memory_eval_gb"] is None and written["peak_host_memory_train_gb"] is None
-    )
+    content = {
+        "encoding_cached": True,
+        "peak_host_memory_encoding_gb": None,
+        "peak_gpu_memory_train_gb": 1.0,
+        "peak_gpu_memory_train_reserved_gb": 2.0,
+        "peak_gpu_memory_eval_gb": None,
+        "peak_host_memory_train_gb": None,
+    }
+    assert written == {**written, **content}
 
 
 def under_a_budget(folder: str, budget: str) -> None:
@@ -101,24 +101,21 @@ def under_a_budget(folder: str, budget: str) -> None:
         memory_budget=budget or None,
         device="cpu",
     )
-    result = fit(task, config)
-    print(json.dumps(dict(result.measures)))
+    print(json.dumps(dict(fit(task, config).measures)))
 
 
 @pytest.mark.heavy
 def test_a_host_budget_makes_pieces_smaller_and_not_the_result(tmp_path, capfd):
-    process = start(
-        f"{HERE}:under_a_budget", tmp_path / "420MiB", "420MiB"
-    )  # a limit stays with its process
+    # a limit stays with its process
+    arguments = str(tmp_path / "420MiB"), "420MiB"
+    process = started(under_a_budget, tmp_path / "words", *arguments, alone=True)
     under_a_budget(str(tmp_path / "none"), "")
-    out, stderr = process.communicate(timeout=120)
-    assert process.returncode == 0, stderr
+    process.join(120)
+    process.kill()  # one that is still there hangs, and its exit code says so
+    out, stderr = ((tmp_path / f"words.{name}").read_text() for name in ("out", "err"))
+    assert process.exitcode == 0, stderr
     written = statistics(tmp_path / "420MiB")
-    assert (
-        written["recoveries"] > 0
-        and written["micro_batch"] < 256
-        and written["effective_batch"] == 256
-    )
+    assert written["recoveries"] > 0 and written["micro_batch"] < written["effective_batch"] == 256
     assert "DefaultCPUAllocator" in stderr
     assert json.loads(out)["loss"] == pytest.approx(
         json.loads(capfd.readouterr().out)["loss"], rel=1e-4

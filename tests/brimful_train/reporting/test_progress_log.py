@@ -5,6 +5,7 @@ import io
 import json
 import types
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -36,8 +37,8 @@ def test_a_full_disk_is_reported_once_and_the_log_goes_on_when_there_is_room(log
     (line,) = shown(log)
     assert line.startswith(f"The disk is full: {path} could not be written.")
     path.unlink()
-    log.event("step", number=3)
-    log.event("step", number=4)
+    for number in (3, 4):
+        log.event("step", number=number)
     assert [json.loads(row)["number"] for row in path.read_text().splitlines()] == [3, 4]
     assert shown(log)[1:] == [
         f"There is room on the disk again: {path} is written (3 times it could not be)."
@@ -78,13 +79,9 @@ def test_a_terminal_that_is_a_file_on_the_full_disk_ends_nothing(tmp_path):
 
 
 def test_tensorboard_ends_with_a_sentence_and_the_training_goes_on(log):
-    class Board:
-        def add_scalar(self, name, value, step):
-            raise OSError(errno.ENOSPC, "no room")
-
-    log._board = Board()
-    log.scalars({"loss": 1.0, "lr": 0.1}, 1)
-    log.scalars({"loss": 1.0}, 2)
+    log._board = mock.Mock(**{"add_scalar.side_effect": OSError(errno.ENOSPC, "no room")})
+    for step, values in ((1, {"loss": 1.0, "lr": 0.1}), (2, {"loss": 1.0})):
+        log.scalars(values, step)
     log.close()
     assert shown(log) == ["The disk is full: TensorBoard's files end here. The training goes on."]
 
@@ -94,13 +91,12 @@ def test_tensorboard_ends_with_a_sentence_and_the_training_goes_on(log):
 
 def test_what_was_there_stays_where_there_is_no_room(log, tmp_path):
     path, aside = tmp_path / "some.json", tmp_path / ".some.json.writing"
-    write_json(path, {"a": 1}, log)
-    aside.symlink_to(NO_ROOM)
-    write_json(path, {"a": 2}, log)
-    assert json.loads(path.read_text()) == {"a": 1} and not aside.is_symlink()
+    for number, kept, has_room in ((1, 1, True), (2, 1, False), (3, 3, True)):
+        if not has_room:
+            aside.symlink_to(NO_ROOM)
+        write_json(path, {"a": number}, log)
+        assert json.loads(path.read_text()) == {"a": kept} and not aside.is_symlink()
     assert "".join(shown(log)).count("The disk is full") == 1
-    write_json(path, {"a": 3}, log)
-    assert json.loads(path.read_text()) == {"a": 3}
 
 
 @pytest.mark.parametrize(

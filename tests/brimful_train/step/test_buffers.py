@@ -30,8 +30,7 @@ def test_a_step_that_is_put_back_leaves_the_buffers_of_its_start(layer: nn.Modul
     """Of a later step too: batch normalization changes its statistics without raising their
     version.
     """
-    kind = next(layer.buffers()).dtype
-    buffers = Buffers(layer)
+    kind, buffers = next(layer.buffers()).dtype, Buffers(layer)
     for _ in range(3):
         buffers.take()
         before = {name: buffer.clone() for name, buffer in layer.named_buffers()}
@@ -60,8 +59,8 @@ def test_a_table_that_grows_and_one_that_comes_later_are_put_back():
     assert model.table.tolist() == [0, 1] and model.later is None
     model.table, model.later = torch.arange(8.0), torch.ones(3)
     buffers.take()
-    model.table.zero_()
-    model.later.zero_()
+    for buffer in (model.table, model.later):
+        buffer.zero_()
     buffers.put_back()
     assert model.table.tolist() == list(range(8)) and model.later.tolist() == [1, 1, 1]
 

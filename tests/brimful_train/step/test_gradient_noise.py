@@ -68,12 +68,7 @@ def measured(
     """The noise scale by a training that looks at each update and does not move its weights."""
     task = regression(seed, micro * parts * UPDATES, how)
     batch = BatchingConfig(micro_batch=micro, accumulation=parts // ranks)
-    config = ledger_config(
-        out / f"{seed}-{micro}",
-        batch=batch,
-        optimizer=STILL,
-        **changes,
-    )
+    config = ledger_config(out / f"{seed}-{micro}", batch=batch, optimizer=STILL, **changes)
     with mock.patch.object(gradient_noise, "EVERY", 1):
         fit(task, config)
     kept = statistics(config.out)
@@ -133,19 +128,15 @@ def test_what_is_replayed_counts_once_and_smaller_pieces_are_parts(tmp_path):
         ("failed", BatchingConfig(micro_batch=9, accumulation=2), [("forward", 1)]),
         ("never", BatchingConfig(micro_batch=3, accumulation=6), []),
     ):
-        faults = Faults(plan)
-        task = regression(0, 180)
-        loss = task.loss
+        faults, task = Faults(plan), regression(0, 180)
 
-        def failing(model, batch, faults=faults, loss=loss):
+        def failing(model, batch, faults=faults, loss=task.loss):
             faults.fail_if_due("forward")
             return loss(model, batch)
 
+        config = ledger_config(tmp_path / name, batch=batch, optimizer=STILL)
         with mock.patch.object(gradient_noise, "EVERY", 1):
-            fit(
-                dataclasses.replace(task, loss=failing),
-                ledger_config(tmp_path / name, batch=batch, optimizer=STILL),
-            )
+            fit(dataclasses.replace(task, loss=failing), config)
         assert len(faults.hit) == len(plan)
         kept = statistics(tmp_path / name)
         figures.append((kept["noise_scale_updates"], kept["noise_scale"]))

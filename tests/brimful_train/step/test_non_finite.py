@@ -37,13 +37,11 @@ def test_a_nan_stops_with_step_batch_and_learning_rate_and_no_checkpoint_holds_w
 ):
     with pytest.raises(TrainingDiverged) as ended:
         fit(poisoned(4, value), network_config(tmp_path, **CHECKED))
-    assert ended.value.exit_code == 5
+    assert ended.value.exit_code == 5 and "on_nan" in ended.value.suggestion
     assert "step 5, after 40 samples, at learning rate 0.00" in ended.value.problem
     assert len(ended.value.problem.split("batch: samples ")[1].split(",")) == 8
-    assert "on_nan" in ended.value.suggestion
     newest = Checkpoints(tmp_path / "checkpoints", CheckpointConfig(), print).newest()
-    assert newest is not None and newest.step == 4
-    assert all_finite(newest.state["model"].values())
+    assert newest is not None and newest.step == 4 and all_finite(newest.state["model"].values())
 
 
 def test_skip_leaves_the_update_and_its_loss_out_and_counts_it(tmp_path, capfd):
@@ -73,18 +71,18 @@ def test_weights_and_running_statistics_that_are_not_finite_are_not_written(spoi
 
 
 def test_an_update_left_out_leaves_no_nan_in_running_statistics(tmp_path):
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(64, 4, generator=generator)
+    x = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
     x[10, 0] = float("nan")
-    y = torch.zeros(64, 1)
     model = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 1))
     task = Task(
-        "bad sample", model, lambda m, b: nn.functional.mse_loss(m(b[0]), b[1]), Arrays(x, y)
+        "bad sample",
+        model,
+        lambda m, b: nn.functional.mse_loss(m(b[0]), b[1]),
+        Arrays(x, torch.zeros(64, 1)),
     )
     fit(task, network_config(tmp_path, on_nan="skip", batch=BatchingConfig(micro_batch=8)))
-    assert (
-        torch.isfinite(model[0].running_mean).all() and model[0].num_batches_tracked == 14
-    )  # of 16 updates
+    # of 16 updates
+    assert torch.isfinite(model[0].running_mean).all() and model[0].num_batches_tracked == 14
 
 
 @pytest.mark.parametrize("on_nan", ["stop", "skip"])
