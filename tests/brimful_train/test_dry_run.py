@@ -38,8 +38,7 @@ class Room:
     """
 
     def __init__(self, tokens: int):
-        self.tokens = tokens
-        self.met: list[bool] = []
+        self.tokens, self.met = tokens, []
 
     def hold(self, model: nn.Module, lengths: torch.Tensor) -> None:
         if len(lengths) * int(lengths.max()) > self.tokens:
@@ -67,16 +66,14 @@ def sized_task(sizes, room: Room, eval_room: Room | None = None, decomposes: boo
 
 
 def test_what_a_later_micro_batch_lacks_is_missing_before_the_first_update(tmp_path, capfd):
-    room = Room(900)
-    batch = BatchingConfig(micro_batch=2, max_tokens=1000)
-    task = sized_task(ONE_THEN_TWO, room)
-    fit(task, ledger_config(tmp_path, batch=batch))
-    assert room.met == [False]
+    room, task = (made := Room(900)), sized_task(ONE_THEN_TWO, made)
+    fit(task, ledger_config(tmp_path, batch=BatchingConfig(micro_batch=2, max_tokens=1000)))
+    assert room.met == [False] and shares(task).count_nonzero() == 9
     stderr = capfd.readouterr().err
     tried = "tried before the training (torch.OutOfMemoryError): 1 in place of 2 samples at once"
     assert stderr.index(tried) < stderr.index("epoch 1")
-    assert statistics(tmp_path)["micro_batch"] == 1 and statistics(tmp_path)["recoveries"] == 1
-    assert shares(task).count_nonzero() == 9
+    written = statistics(tmp_path)
+    assert (written["micro_batch"], written["recoveries"]) == (1, 1)
 
 
 @settings(max_examples=12, deadline=None)
@@ -168,17 +165,9 @@ def test_a_training_that_is_finished_or_whose_samples_have_no_sizes_tries_nothin
 def on_one_rank(out: str, how: str) -> None:
     rank = torch.distributed.get_rank()
     room = Room(900 if rank == 1 else 10_000)
-    task = sized_task(ONE_THEN_TWO, room)
-    fit(
-        task,
-        ledger_config(
-            Path(out),
-            batch=BatchingConfig(micro_batch=4, max_tokens=1000),
-            overlap=how == "overlap",
-        ),
-    )
-    assert room.met == ([False] if rank == 1 else [])
-    assert shares(task).count_nonzero() == 9
+    task, batch = sized_task(ONE_THEN_TWO, room), BatchingConfig(micro_batch=4, max_tokens=1000)
+    fit(task, ledger_config(Path(out), batch=batch, overlap=how == "overlap"))
+    assert room.met == ([False] if rank == 1 else []) and shares(task).count_nonzero() == 9
 
 
 @pytest.mark.parametrize("how", ["after", "overlap"])

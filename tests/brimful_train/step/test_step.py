@@ -61,13 +61,11 @@ def test_each_sample_is_trained_on_once_in_the_same_effective_batches_whatever_f
     length, micro, accumulation, plan, as_sum
 ):
     micro = min(micro, length)
-    accumulation = min(accumulation, length // micro)
-    injected = Faults(plan)
+    accumulation, injected = min(accumulation, length // micro), Faults(plan)
     task = ledger_task(length, injected, as_sum=as_sum)
     with tempfile.TemporaryDirectory() as folder, injected.in_the_update():
-        config = ledger_config(
-            Path(folder), batch=BatchingConfig(micro_batch=micro, accumulation=accumulation)
-        )
+        batch = BatchingConfig(micro_batch=micro, accumulation=accumulation)
+        config = ledger_config(Path(folder), batch=batch)
         try:
             result = fit(task, config)
         except (
@@ -103,16 +101,9 @@ def test_the_smaller_micro_batch_is_kept_and_the_effective_batch_stays(tmp_path)
     task = ledger_task(40, Faults(capacity=3))
     fit(task, ledger_config(tmp_path, batch=BatchingConfig(micro_batch=10, accumulation=2)))
     written = statistics(tmp_path)
-    assert (
-        written["micro_batch_requested"],
-        written["micro_batch"],
-        written["effective_batch"],
-    ) == (
-        10,
-        2,
-        20,
-    )
-    assert written["recoveries"] == 2  # 10, then 5; no step after the first meets the limit again
+    # 10, then 5; no step after the first meets the limit again
+    expected = {"micro_batch_requested": 10, "micro_batch": 2, "effective_batch": 20}
+    assert written == {**written, **expected, "recoveries": 2}
     assert torch.allclose(shares(task).sort().values, expected_shares(40, 20))
 
 
@@ -181,8 +172,8 @@ def test_the_random_state_is_put_back_for_the_replay(tmp_path):
         return draws
 
     whole, hit = draws("whole", Faults()), draws("hit", Faults([("backward", 1)]))
-    assert hit[0] == whole[0]
-    assert hit[1] == whole[1] and hit[2] == whole[1]  # the failed one, and its replay's first piece
+    # the first, the one that failed, and its replay's first piece
+    assert hit[:3] == [whole[0], whole[1], whole[1]]
 
 
 def test_running_statistics_are_put_back_before_the_replay(tmp_path):
