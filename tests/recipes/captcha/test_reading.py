@@ -32,15 +32,12 @@ pytestmark = pytest.mark.heavy
 
 
 def test_a_folder_is_read_in_order_whatever_the_batch_size(trained: Path, pictures: Path):
-    at_once = list(read_images([pictures], trained, 256, "cpu"))
-    by_one = list(read_images([pictures], trained, 1, "cpu"))
+    at_once, by_one = (list(read_images([pictures], trained, size, "cpu")) for size in (256, 1))
     assert [Path(reading.path).name for reading in at_once] == ["0.png", "1.png", "2.png"]
     for one, other in zip(at_once, by_one, strict=True):
-        assert one.text == other.text and one.confidence == pytest.approx(
-            other.confidence, abs=1e-5
-        )
-        assert one.text is not None and len(one.text) == 2 and set(one.text) <= set(DIGITS)
-        assert one.confidence is not None and 0 < one.confidence <= 1
+        assert one.text == other.text and len(one.text) == 2 and set(one.text) <= set(DIGITS)
+        assert 0 < one.confidence <= 1
+        assert one.confidence == pytest.approx(other.confidence, abs=1e-5)
 
 
 def test_it_reads_what_the_network_was_trained_to_read(images_cache: Path, tmp_path: Path):
@@ -62,8 +59,7 @@ def test_it_reads_what_the_network_was_trained_to_read(images_cache: Path, tmp_p
     run_recipe(
         images_cache, *SMALL, *flags, "--checkpoint-every-epochs", 60, "--out", tmp_path / "out"
     )
-    painter, files = Painter(LOOK), []
-    shown = texts("train 0", 24, LOOK)
+    painter, files, shown = Painter(LOOK), [], texts("train 0", 24, LOOK)
     for number, text in enumerate(shown):
         files.append(tmp_path / f"{number}.png")
         Image.fromarray(painter.draw("train 0", number, text)).save(files[-1])

@@ -32,8 +32,10 @@ def test_exact_matches_and_characters_are_counted_apart():
     labels = torch.tensor([[1, 2], [3, 4], [5, 6], [7, 8]])
     model = Reads([[1, 2], [3, 0], [0, 0], [7, 8]])
     measured = measure(model, (torch.zeros(4, 1, 8, 8), labels))
-    assert (measured["exact"].total, measured["exact"].count) == (2, 4)
-    assert (measured["characters"].total, measured["characters"].count) == (5, 8)
+    counts = {
+        name: (measured[name].total, measured[name].count) for name in ("exact", "characters")
+    }
+    assert counts == {"exact": (2, 4), "characters": (5, 8)}
     mean = measured["loss"].total / measured["loss"].count
     assert mean == pytest.approx(loss(model, (torch.zeros(4, 1, 8, 8), labels)).item())
 

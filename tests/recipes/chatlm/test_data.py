@@ -142,21 +142,19 @@ def test_rows_with_one_prompt_cannot_be_split(tmp_path: Path):
 
 
 def test_it_is_made_once_and_anew_where_it_was_damaged(tmp_path: Path):
-    said: list[str] = []
-    rows = [("p", "r"), ("q", "s")]
-
-    def times() -> int:
-        return sum("Tokenizing" in sentence for sentence in said)
-
+    rows, said = [("p", "r"), ("q", "s")], []
     train, _ = made(tmp_path, rows, said, eval_share=0.0)
-    made(tmp_path, rows, said, eval_share=0.5)  # neither share nor seed make it anew
-    assert times() == 1
     (file,) = (tmp_path / "cache").glob("*.arrow")
-    os.truncate(file, file.stat().st_size - 1)
-    again, _ = made(tmp_path, rows, said, eval_share=0.0)
-    assert times() == 2 and again[1][1].tolist() == train[1][1].tolist()
-    made(tmp_path, rows, said, eval_share=0.0, max_prompt_tokens=3)
-    assert times() == 3
+    for options, times in (
+        ({"eval_share": 0.5}, 1),  # neither share nor seed make it anew
+        ({"eval_share": 0.0}, 2),  # damaged
+        ({"eval_share": 0.0, "max_prompt_tokens": 3}, 3),
+    ):
+        if times == 2:
+            os.truncate(file, file.stat().st_size - 1)
+        again, _ = made(tmp_path, rows, said, **options)
+        assert sum("Tokenizing" in sentence for sentence in said) == times
+        assert times != 2 or again[1][1].tolist() == train[1][1].tolist()
 
 
 def test_a_full_disk_leaves_nothing_half_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -80,24 +80,16 @@ def other(vocabulary: int = 50, model: str = "tiny") -> ChatModel:
 
 @pytest.mark.parametrize("kind", ["file", "folder", "several files"])
 def test_pretrained_weights_are_taken(tmp_path: Path, kind: str):
-    pretrained = other()
-    path = tmp_path / "weights.safetensors" if kind == "file" else tmp_path
+    pretrained, path = other(), tmp_path
+    own = pretrained.state_dict()
     if kind == "file":
-        own = pretrained.state_dict()
-        save_file(
-            {
-                name: one
-                for name, one in own.items()
-                if "embed_tokens" not in name and name != "lm_head.weight"
-            },
-            path,
-        )
+        path = tmp_path / "weights.safetensors"
+        tied = ("embed_tokens", "lm_head.weight")
+        save_file({n: one for n, one in own.items() if not any(t in n for t in tied)}, path)
     else:
         pretrained.save_pretrained(path, max_shard_size="1MB" if kind == "several files" else "1GB")
     model = tiny(init=path)
-    assert all(
-        torch.equal(one, pretrained.state_dict()[name]) for name, one in model.state_dict().items()
-    )
+    assert all(torch.equal(one, own[name]) for name, one in model.state_dict().items())
     assert model.lm_head.weight is model.shared.weight
 
 

@@ -46,24 +46,32 @@ KINDS = pytest.mark.parametrize("name", ["rows.parquet", "rows.jsonl", "rows.jso
 
 
 @KINDS
-def test_each_kind_of_file_gives_its_rows_in_order(tmp_path: Path, name: str):
-    assert read(write(tmp_path / name, ROWS)) == PAIRS
-
-
-@KINDS
-def test_an_instruction_is_followed_by_its_input(tmp_path: Path, name: str):
-    rows = [
-        {"instruction": "译", "input": "cat", "output": "猫"},
-        {"instruction": "写", "input": "", "output": "诗"},
-        {"instruction": "问", "input": None, "output": "答"},
-    ]
-    assert read(write(tmp_path / name, rows)) == [("译\ncat", "猫"), ("写", "诗"), ("问", "答")]
-
-
-@KINDS
-def test_other_columns_are_read_by_name(tmp_path: Path, name: str):
-    path = write(tmp_path / name, [{"id": 1, "question": "q", "answer": "a"}])
-    assert read(path, prompt_column="question", response_column="answer") == [("q", "a")]
+@pytest.mark.parametrize(
+    ("rows", "options", "pairs"),
+    [
+        pytest.param(ROWS, {}, PAIRS, id="prompts and responses"),
+        pytest.param(
+            [
+                {"instruction": "译", "input": "cat", "output": "猫"},
+                {"instruction": "写", "input": "", "output": "诗"},
+                {"instruction": "问", "input": None, "output": "答"},
+            ],
+            {},
+            [("译\ncat", "猫"), ("写", "诗"), ("问", "答")],
+            id="instructions followed by their inputs",
+        ),
+        pytest.param(
+            [{"id": 1, "question": "q", "answer": "a"}],
+            {"prompt_column": "question", "response_column": "answer"},
+            [("q", "a")],
+            id="other columns by name",
+        ),
+    ],
+)
+def test_each_kind_of_file_gives_its_rows_in_order(
+    tmp_path: Path, name: str, rows: list[Any], options: dict, pairs: list[tuple[str, str]]
+):
+    assert read(write(tmp_path / name, rows), **options) == pairs
 
 
 @KINDS

@@ -1,5 +1,6 @@
 """The command line of a recipe: the engine's Config, presets under it, and how it ends."""
 
+import functools
 import subprocess
 import sys
 from dataclasses import replace
@@ -86,17 +87,18 @@ def parsed(
 def test_a_flag_arrives_in_its_setting_and_a_preset_where_none_is_given(
     flags, dotted: str, value: object
 ):
-    found: object = parsed(*flags)[0]
-    for name in dotted.split("."):
-        found = getattr(found, name)
-    assert found == value
+    config, _ = parsed(*flags)
+    assert functools.reduce(getattr, dotted.split("."), config) == value
 
 
 def test_each_row_says_where_its_value_comes_from():
     _, rows = parsed("--precision", "fp32", "--seed", 3, "--preset", "other")
-    assert rows["precision"] == ("fp32", "fp32", "given; preset other has bf16")
-    assert rows["seed"] == ("3", "3", "given")
-    assert rows["epochs"] == (None, 150, "preset other; assumed: a round number")
+    expected = {
+        "precision": ("fp32", "fp32", "given; preset other has bf16"),
+        "seed": ("3", "3", "given"),
+        "epochs": (None, 150, "preset other; assumed: a round number"),
+    }
+    assert rows == {**rows, **expected}
 
 
 def test_the_effective_batch_of_a_preset_goes_with_its_batch_size():
@@ -221,14 +223,13 @@ def test_a_command_line_and_what_worker_processes_import_need_no_torch(module: s
 
 def test_a_preset_is_no_word_of_the_user():
     config, _ = parsed("--eval-batch-size", 8, "--num-workers", 2)
-    assert (
-        config.gave("batch.eval_batch")
-        and config.gave("data.workers")
-        and not config.gave("batch.micro_batch")
-    )
-    assert parsed("--batch-size", 1024)[0].gave("batch.micro_batch"), (
-        "the preset's number, and given"
-    )
-    assert not parsed()[0].gave("batch.micro_batch")
+    given = {name for name in ("eval_batch", "micro_batch") if config.gave(f"batch.{name}")}
+    assert given == {"eval_batch"} and config.gave("data.workers")
     alone = replace(SETTINGS, batch=replace(SETTINGS.batch, micro_batch=32))
-    assert alone.gave("batch.micro_batch") and not SETTINGS.gave("batch.micro_batch")
+    for made, was_given in (
+        (parsed("--batch-size", 1024)[0], True),  # the preset's number, and given
+        (parsed()[0], False),
+        (alone, True),
+        (SETTINGS, False),
+    ):
+        assert made.gave("batch.micro_batch") is was_given

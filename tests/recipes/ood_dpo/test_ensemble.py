@@ -66,12 +66,10 @@ def test_each_member_is_what_it_would_be_trained_alone_by_the_engine(
     """
     from recipes.ood_dpo.recipe import train_head
 
-    arrays = [made(1), made(2)]
-    members = [pair_data(array, seed) for array in arrays for seed in (3, 4)]
+    members = [pair_data(array, seed) for array in (made(1), made(2)) for seed in (3, 4)]
     trained = Ensemble(members, options, config(tmp_path), CPU).train()
     for number, (one, found) in enumerate(zip(members, trained, strict=True)):
-        settings = config(tmp_path / str(number), seed=one.seed)
-        alone = train_head(one, options, settings)
+        alone = train_head(one, options, config(tmp_path / str(number), seed=one.seed))
         assert (
             (found.updates, found.samples)
             == (alone.result.steps, alone.result.samples)
@@ -108,8 +106,7 @@ def test_a_member_whose_loss_is_no_number_fails_alone(tmp_path: Path):
     good, bad = Ensemble(
         [pair_data(arrays, 0), pair_data(broken, 0)], HeadOptions(), config(tmp_path), CPU
     ).train()
-    assert not good.error and good.samples == 900
-    assert "loss became" in bad.error
+    assert not good.error and good.samples == 900 and "loss became" in bad.error
 
 
 def test_members_of_another_number_of_pairs_are_refused(tmp_path: Path):

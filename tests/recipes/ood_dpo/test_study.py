@@ -124,8 +124,7 @@ def test_a_study_that_is_killed_goes_on_with_the_sizes_that_are_left(
     words = ["study", "batch-size", "--dataset", csv_file, "--domain", "scaffold"]
     words += ["--encoder", "morgan", "--device", "cpu", "--cache", tmp_path / "cache"]
     words += ["--samples", 600, "--updates", 40, "--seeds", 2, "--sizes", 4]
-    first = out / "points" / "samples-4.json"
-    said = tmp_path / "said"
+    first, said = out / "points" / "samples-4.json", tmp_path / "said"
     said.mkdir()
     process = started(["recipes.ood_dpo", *map(str, words), "--out", str(out)], str(said))
     while process.is_alive() and not first.exists():
