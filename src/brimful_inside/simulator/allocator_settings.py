@@ -9,6 +9,7 @@ from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Tuple
 
 MIB = 1 << 20
 LARGE_SEGMENT = 20 * MIB  # kLargeBuffer; `large_segment_size_mb` changes it since 2.10
+LEAST_SEGMENT_MIB = 11  # above kMinLargeAlloc
 ROUNDING_INTERVALS = 16  # roundup_power2_divisions: one per power of two from 1 MiB to 64 GiB
 
 # Keys that say nothing about how many bytes are held on the device: host memory, locks, graph
@@ -100,11 +101,13 @@ def spelled(settings: AllocatorSettings) -> str:
     parts = [
         "backend:%s" % ("native" if settings.native else "cudaMallocAsync"),
         "expandable_segments:%s" % settings.expandable_segments,
-        "large_segment_size_mb:%d" % (settings.large_segment // MIB),
+        # the least there is, until those are set that may not be below the one in force
+        "large_segment_size_mb:%d" % LEAST_SEGMENT_MIB,
         "max_non_split_rounding_mb:%d" % (settings.max_non_split_rounding // MIB),
     ]
     if settings.max_split_size is not None:
         parts.append("max_split_size_mb:%d" % (settings.max_split_size // MIB))
+    parts.append("large_segment_size_mb:%d" % (settings.large_segment // MIB))
     if any(settings.roundup_power2_divisions):
         divisions = ",".join(
             "%d:%d" % (1 << at, count) for at, count in enumerate(settings.roundup_power2_divisions)
@@ -192,10 +195,9 @@ def _one_of(*words: str) -> Callable[[str, str, int], bool]:
 _FIELDS: Dict[str, Tuple[str, Callable[[str, str, int], Any]]] = {
     "max_split_size_mb": ("max_split_size", _mebibytes),
     "max_non_split_rounding_mb": ("max_non_split_rounding", _mebibytes),
-    # above kMinLargeAlloc
     "large_segment_size_mb": (
         "large_segment",
-        lambda key, value, least: _mebibytes(key, value, 11),
+        lambda key, value, least: _mebibytes(key, value, LEAST_SEGMENT_MIB),
     ),
     "roundup_power2_divisions": ("roundup_power2_divisions", _divisions),
     "garbage_collection_threshold": ("garbage_collection_threshold", _share),

@@ -111,13 +111,16 @@ def test_a_change_at_run_time_keeps_what_it_does_not_name_but_for_three_settings
         "max_split_size_mb:128,max_non_split_rounding_mb:40,garbage_collection_threshold:0.8,large_segment_size_mb:30",
         "roundup_power2_divisions:[256:1,512:2,>:8],expandable_segments:True,per_process_memory_fraction:0.25",
         # a block that is kept whole may be as small as a segment that requests share
-        "large_segment_size_mb:40,max_split_size_mb:40,max_non_split_rounding_mb:40",
+        "large_segment_size_mb:40,max_split_size_mb:40",
+        "max_non_split_rounding_mb:30,max_split_size_mb:30,large_segment_size_mb:40",
     ],
 )
 def test_settings_can_be_spelled_whatever_was_in_force(conf):
     wanted, other = (
         settings_from(conf),
-        settings_from("expandable_segments:True,max_non_split_rounding_mb:60"),
+        settings_from(
+            "expandable_segments:True,max_non_split_rounding_mb:60,large_segment_size_mb:50"
+        ),
     )
     assert changed(other, spelled(wanted)) == wanted
 
