@@ -42,8 +42,7 @@ def test_a_known_flag_is_opened_and_reported(given):
     words = given.split()
     command = commands.parse(["python", "train.py", *words, "--epochs", "3"])
     assert command.found_flags == {"batch_size": words[0].partition("=")[0]}
-    assert command.given["batch_size"] == 64
-    assert commands.placeholders(command) == ("batch_size",)
+    assert (command.given["batch_size"], commands.placeholders(command)) == (64, ("batch_size",))
     filled = commands.fill(command, {"batch_size": 96})
     assert [w.replace("96", "64") for w in filled] == [
         "python",
@@ -78,8 +77,7 @@ def test_a_known_accumulation_flag_is_read_and_reported_and_left_as_it_is(given)
     argv = ["python", "train.py", *words, "--epochs", "2"]
     command = commands.parse(argv)
     assert command.found_flags == {"accumulation": words[0].partition("=")[0]}
-    assert command.given == {"accumulation": 3}
-    assert command.argv == tuple(argv)
+    assert (command.given, command.argv) == ({"accumulation": 3}, tuple(argv))
 
 
 @pytest.mark.parametrize(
@@ -96,37 +94,22 @@ def test_a_known_accumulation_flag_is_read_and_reported_and_left_as_it_is(given)
         ["--data.batch_size"],
         ["my batch_size=4"],
         ["--no.batch_sizes", "4"],
+        ["-c", "import train as m; m.batch_size=64; m.main()"],
+        ["-c", "m.batch_size=64"],
+        ["-c", "batch_size=64;import train"],
     ],
 )
 def test_what_is_no_whole_number_or_no_key_is_not_taken_for_an_accumulation_or_a_batch_size(words):
-    command = commands.parse(["python", "train.py", *words])
+    command = commands.parse(["python", *["train.py"] * ("-c" not in words), *words])
     assert command.given == command.found_flags == {}
 
 
-@pytest.mark.parametrize(
-    "program",
-    [
-        "import train as m; m.batch_size=64; m.main()",
-        "m.batch_size=64",
-        "batch_size=64;import train",
-    ],
-)
-def test_a_program_behind_c_is_no_key(program):
-    assert commands.parse(["python", "-c", program]).found_flags == {}
-
-
 def test_a_placeholder_goes_before_any_flag():
-    assert (
-        "accumulation"
-        not in commands.parse(
-            ["python", "a.py", "--accum", "{accumulation}", "--update-freq", "2"]
-        ).given
-    )
-    command = commands.parse(
-        ["python", "train.py", "--batch-size", "8", "--my-batch", "{batch_size}"]
-    )
-    assert command.argv[3] == "8"
-    assert command.found_flags == {}
+    words = ("--accum", "{accumulation}", "--update-freq", "2")
+    assert "accumulation" not in commands.parse(("python", "a.py", *words)).given
+    words = ("--batch-size", "8", "--my-batch", "{batch_size}")
+    command = commands.parse(("python", "train.py", *words))
+    assert (command.argv[3], command.found_flags) == ("8", {})
 
 
 def test_other_known_flags_are_read_and_left_as_they_are():
@@ -210,9 +193,8 @@ def test_doubled_braces_are_the_scripts_own():
 def test_a_place_to_resume_is_left_out_of_trials_and_filled_word_by_word_in_a_run():
     command = commands.parse(("train", "--bs", "{batch_size}", "{resume}", "--from={resume}"))
     assert commands.placeholders(command) == ("batch_size",)
-    assert commands.can_resume(command) and not commands.can_resume(
-        commands.parse(("train", "{{resume}}"))
-    )
+    plain = commands.parse(("train", "{{resume}}"))
+    assert commands.can_resume(command) and not commands.can_resume(plain)
     assert commands.fill(command, {"batch_size": 4}) == ("train", "--bs", "4")
     again = commands.resuming(command, ("--resume", "the last"))
     assert commands.fill(again, {"batch_size": 4}) == (
@@ -322,18 +304,15 @@ def test_a_setting_without_a_place_is_explained_with_the_users_own_command(name,
     assert error.suggestion.endswith(says)
 
 
-def test_the_settings_of_hydra_and_of_flags_without_a_value_are_told_apart():
-    command = commands.parse(
-        ("train.py", "data.batch_size=8", "model.depth=3", "--amp", "--lr", "1")
-    )
-    explanation = commands.no_place_for(command, "width", "").explanation
-    assert explanation.endswith("settings are batch_size, lr, depth")
-
-
-def test_a_batch_size_is_a_setting_of_commands_that_have_one():
-    def explanation(*words):
-        return commands.no_place_for(commands.parse(("train.py", *words)), "width", "").explanation
-
-    assert explanation("--depth", "3").endswith("the command's settings are depth")
-    assert explanation("--amp").endswith("the command has no settings")
-    assert explanation("--workers", "4").endswith("settings are num_workers"), "each once"
+@pytest.mark.parametrize(
+    ("words", "end"),
+    [
+        ("data.batch_size=8 model.depth=3 --amp --lr 1", "settings are batch_size, lr, depth"),
+        ("--depth 3", "the command's settings are depth"),
+        ("--amp", "the command has no settings"),
+        ("--workers 4", "settings are num_workers"),  # each once
+    ],
+)
+def test_the_settings_of_hydra_and_of_flags_without_a_value_are_told_apart(words, end):
+    command = commands.parse(("train.py", *words.split()))
+    assert commands.no_place_for(command, "width", "").explanation.endswith(end)
