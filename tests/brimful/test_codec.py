@@ -36,13 +36,11 @@ def test_every_value_comes_back_as_it_was_written(cls):
 def test_every_entry_comes_back_as_it_was_written(entry):
     line = codec.encode_entry(entry)
     assert line.endswith(b"\n") and line.count(b"\n") == 1
-    back = codec.decode_entry(line)
-    expected = (
+    assert codec.decode_entry(line) == (
         dataclasses.replace(entry, schema=codec.SCHEMA)
         if isinstance(entry, values.Opened)
         else entry
     )
-    assert back == expected
 
 
 @slow_to_draw

@@ -277,10 +277,9 @@ def test_of_a_flag_given_twice_the_last_one_is_the_batch_size_as_with_argparse()
         "--batch-size",
         "8",
     )
-    behind = commands.parse(
-        ["python", "train.py", "--batch-size", "64", "--batch-size", "{batch_size}"]
-    )
-    assert commands.signature(behind) == commands.signature(command)
+    assert commands.signature(
+        commands.parse(["python", "train.py", "--batch-size", "64", "--batch-size", "{batch_size}"])
+    ) == commands.signature(command)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,6 @@ TESTS = replace(LOADER, calls=["/work/data.py:51", "/work/train.py:10"])
 def loader(
     role: str = "train", size: int = 128, places=(SCRIPT, LOADER), shape=(), batches: int = 4
 ) -> LoaderSeen:
-    one = BatchSeen(size, [[size, *(shape or (3,))]], None)
     return LoaderSeen(
         role,
         size,
@@ -39,7 +38,7 @@ def loader(
         False,
         batches,
         batches * size,
-        [one],
+        [BatchSeen(size, [[size, *(shape or (3,))]], None)],
         places=list(places),
     )
 
@@ -171,9 +170,8 @@ def test_the_sentence_has_file_and_line_and_what_does_not_follow():
         == "what the script computes from it follows; 128 also stands at model.py:12, and stays "
         "there"
     )
-    limited = replace(LOADER, limited_at="train.py:7 (`min(batch, 4)`)")
     assert (
-        batch_size_place.found(limited).problem
+        batch_size_place.found(replace(LOADER, limited_at="train.py:7 (`min(batch, 4)`)")).problem
         == "train.py:7 (`min(batch, 4)`) limits the batch size; brimful sets it past that, at "
         "data.py:51"
     )

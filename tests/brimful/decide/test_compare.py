@@ -1,8 +1,8 @@
 """What pairs of runs say of two ways to train: planted cases, each with its sentence."""
 
 import math
-import re
 import random
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -170,7 +170,6 @@ def test_the_course_of_ranks_is_of_all_their_samples_and_their_mean_loss():
         for rank in (0, 1)
     ]
     result = course_of(ranks, weighs=True)
-    assert result is not None
     assert (result.samples, result.losses) == ((16, 32, 48, 64), (4.5, 3.5, 2.0, 1.5))
     assert result.seconds == pytest.approx((0, 0.2, 0.4, 0.6))  # of the slower rank
     for change in ({"samples_per_step": [None] * 4}, {"losses": []}):

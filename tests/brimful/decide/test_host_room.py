@@ -20,7 +20,6 @@ SMALL = dataclasses.replace(ROOMY, free_bytes=13 * GIB)
 
 def loader(role="train", batch=32, mib=1, workers=16, prefetch=2, pin=False, length=1000):
     """Samples of so many MiB, as brimful counts them."""
-    shapes = [[batch, mib << 17]]
     return LoaderSeen(
         role,
         batch,
@@ -33,7 +32,7 @@ def loader(role="train", batch=32, mib=1, workers=16, prefetch=2, pin=False, len
         pin,
         12,
         12 * batch,
-        [BatchSeen(batch, shapes, None)],
+        [BatchSeen(batch, [[batch, mib << 17]], None)],
         prefetch_factor=prefetch,
     )
 
@@ -42,7 +41,6 @@ def shown(host, *loaders, asked=(), words=("--batch-size", "32")):
     """(first line, rows by name) of a command with these loaders."""
     world = world_of(loaders=list(loaders), asked=list(asked))
     record = work(world, audit, ("my-train", *words), device="cpu")
-    assert record.opened.command is not None and record.audit is not None
     flags = record.opened.command.found_flags
     room = host_room(host, record.trials[-1], record.audit, flags)
     return room.summary, {row.name: row for row in room.settings}

@@ -15,7 +15,6 @@ INSIDE = Command(("python", "train.py"), places={"batch_size": PLACE})
 
 def fits() -> Prediction:
     value = product.predict_fits().prediction
-    assert value is not None and value.speed is not None
     return replace(value, speed=replace(value.speed, knee_batch_size=512))
 
 
@@ -50,7 +49,6 @@ def test_where_the_size_was_left_open_the_knee_is_taken_and_the_largest_where_no
 
 def test_where_the_size_does_not_fit_the_largest_that_does_is_named() -> None:
     value = product.predict_oom().prediction
-    assert value is not None
     value = replace(value, what_if=None)
     assert line(value) == "python train.py --batch-size 1713"
     assert line(replace(value, largest_batch_size=None)) is None
@@ -58,10 +56,8 @@ def test_where_the_size_does_not_fit_the_largest_that_does_is_named() -> None:
 
 def test_an_accumulation_that_was_advised_stays_in_what_comes_next() -> None:
     value = product.predict_oom().prediction
-    assert value is not None and value.what_if is not None
     assert value.what_if.remedies[-1].code == "accumulation-2"
     after = after_prediction(FLAG, value, False, lambda size: {"batch_size": size} if size else {})
-    assert after is not None
     assert (after.line, after.batch_size) == ("python train.py --batch-size 1500", 1500)
     assert after.why == (
         "1,500 a batch; accumulate 2 in the script for 3,000 an update; predicted 30.7 GiB of "
@@ -74,7 +70,6 @@ def test_an_accumulation_that_was_advised_stays_in_what_comes_next() -> None:
 
 def test_a_change_that_fits_what_was_asked_is_named_beside_the_largest_without_it() -> None:
     value = product.predict_oom().prediction
-    assert value is not None and value.what_if is not None
     half = replace(value.what_if.remedies[-1], code="mixed-precision", what="mixed precision")
     value = replace(value, what_if=replace(value.what_if, remedies=(half,)))
     after = after_prediction(FLAG, value, False, lambda size: {"batch_size": size} if size else {})

@@ -11,7 +11,7 @@ WIDE = TRAINING.replace("256", "65536")
 
 
 def test_what_does_not_fit_is_answered_with_the_whole_object_and_exit_code_3(tmp_path):
-    done = brimful(
+    found = brimful(
         tmp_path,
         "predict",
         "--gpu-memory",
@@ -19,8 +19,7 @@ def test_what_does_not_fit_is_answered_with_the_whole_object_and_exit_code_3(tmp
         "--json",
         *python(script(tmp_path, WIDE, samples=4096), "--batch-size", 4000),
         code=3,
-    )
-    found = done.json
+    ).json
     for key in (
         "schema",
         "verdict",
@@ -151,16 +150,12 @@ def test_sentences_of_5_to_500_tokens_are_predicted_at_500(tmp_path):
         code=0,
     )
     assert real.json["worst_batch"]["varies"]
-    all_long = (
+    path = script(
+        tmp_path,
         (TRAPS / "sentences.py")
         .read_text()
         .replace("torch.randint(SHORTEST, 100, (count,)).tolist()", "[LONGEST] * count")
-    )
-    path = script(
-        tmp_path,
-        all_long.replace(
-            "lengths[0], lengths[1::200] = SHORTEST", "lengths[0], lengths[1::200] = LONGEST"
-        ),
+        .replace("lengths[0], lengths[1::200] = SHORTEST", "lengths[0], lengths[1::200] = LONGEST"),
     )
     longest = brimful(
         tmp_path,
@@ -271,8 +266,7 @@ for nodes in DataLoader(Graphs(), args.batch_size, shuffle=True, collate_fn=torc
 def test_of_concatenated_samples_the_largest_batch_drawn_counts_and_not_one_of_the_largest_samples(
     tmp_path,
 ):
-    path = script(tmp_path, CONCATENATED)
-    command = python(path, "--batch-size", "{batch_size}")
+    command = python(script(tmp_path, CONCATENATED), "--batch-size", "{batch_size}")
     done = brimful(tmp_path, "predict", "--gpu-memory", "1GiB", "--details", *command, code=0)
     prediction = done.record.prediction
     alone, peak = prediction.largest_batches_peak, prediction.peak

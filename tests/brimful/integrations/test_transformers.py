@@ -94,14 +94,12 @@ def test_the_callback_says_plan_findings_and_peaks_of_training_and_evaluation(
     try:
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "A100-SXM4-40GB")
         given = arguments(tmp_path)
-        trainer = Trainer(
+        Trainer(
             Net(), given, train_dataset=data, eval_dataset=data, callbacks=[BrimfulCallback()]
-        )
-        trainer.train()
+        ).train()
     finally:
         gpu.leave()
-    said = [line for line in capsys.readouterr().err.splitlines() if "brimful:" in line]
-    text = "\n".join(said)
+    text = "\n".join([line for line in capsys.readouterr().err.splitlines() if "brimful:" in line])
     assert "a device trains at 64, 1 times an update; the plan of" in text and "has 16" in text
     assert "finding: train.py:3 caps it at 2. Take it away." in text
     assert "train peak" in text and "eval peak" in text and "reserved (measured)" in text

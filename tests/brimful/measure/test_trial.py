@@ -85,8 +85,7 @@ def test_output_and_error_stream_are_kept_in_the_record(tmp_path):
         "import os, sys; print(os.environ['A']); sys.stderr.write('KeyError: 37'); sys.exit(3)",
         environment={"A": "to out"},
     )
-    folder = tmp_path / "record" / result.folder
-    assert (folder / "stdout.txt").read_text() == "to out\n"
+    assert (tmp_path / "record" / result.folder / "stdout.txt").read_text() == "to out\n"
     assert failure_text(result, tmp_path / "record") == "KeyError: 37"
     assert (result.outcome, result.exit_code) == (Outcome.CRASHED, 3)
 

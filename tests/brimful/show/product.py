@@ -201,7 +201,6 @@ def audit_record() -> Record:
 def doctor_record() -> Record:
     """Of `doctor --host-policy`."""
     record = clean_audit_record()
-    assert record.audit is not None
     why = "13.0 GiB of memory are free, loading may take 60%"
     rows = (
         HostSetting("num_workers", 16, 16, why, Source.MEASURED, "train.py:6", 7),

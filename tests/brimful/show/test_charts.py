@@ -76,16 +76,14 @@ def test_a_budget_next_to_the_total_is_one_label() -> None:
 
 
 def test_the_speed_chart_shows_the_knee_the_fastest_and_the_users_own() -> None:
-    speed = product.tune_on_cpu().speed
-    svg = speed_chart(speed, (64, Estimate(218.4, Source.MEASURED)), 450)
+    svg = speed_chart(product.tune_on_cpu().speed, (64, Estimate(218.4, Source.MEASURED)), 450)
     shown = labels(svg)
     assert "256 within 3 %" in shown and "947 fastest" in shown and "64 as it was" in shown
     assert any(title.startswith("batch size 947: 989.6 samples/s") for title in titles(svg))
 
 
 def test_the_predicted_speed_chart_marks_the_knee_the_largest_and_what_was_asked() -> None:
-    prediction = product.predict_fits().prediction
-    speed = replace(prediction.speed, knee_batch_size=1024)
+    speed = replace(product.predict_fits().prediction.speed, knee_batch_size=1024)
     assert {"1,024 knee", "4,096 largest", "64 asked"} <= set(
         labels(predicted_speed_chart(speed, 4096, 450))
     )

@@ -72,8 +72,7 @@ class Reader(HTMLParser):
             self.text += data
 
     def fetches(self) -> list[str]:
-        found = [tag for tag, _ in self.tags if tag in _FETCHING_TAGS]
-        return found + [
+        return [tag for tag, _ in self.tags if tag in _FETCHING_TAGS] + [
             f"{tag} {name}" for tag, attrs in self.tags for name in attrs if name in _FETCHING
         ]
 

@@ -48,12 +48,11 @@ def table(value: Prediction, start: str) -> Table:
 
 
 def test_the_speed_says_level_interval_knee_and_what_binds() -> None:
-    sentence = speed_sentence(speed(knee_batch_size=1024))
     assert re.fullmatch(
         r"About [\d,]+ samples/s at 3,000 \(predicted, [\d,]+ to [\d,]+\); the knee is at 1,024: "
         r"\d\d % of the best; "
         r"bound by memory bandwidth \(58 %\)\.",
-        sentence,
+        speed_sentence(speed(knee_batch_size=1024)),
     )
     assert "; without communication between 64 ranks)" in speed_sentence(speed(ranks=64))
     exchange = Estimate(0.0275, Source.PREDICTED, 0.0214, 0.0641, "PCIe 4.0")

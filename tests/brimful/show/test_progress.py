@@ -201,26 +201,34 @@ def run_progress(live: bool, clock=lambda: 0.0):
     return RunProgress(out, err, {}, live, clock), out, err  # type: ignore[arg-type]
 
 
-KNOWN = {
-    "ranks": 2,
-    "samples_per_s": 812.0,
-    "loading_share": 0.12,
-    "loss": 0.34111,
-    "loss_rank": 0,
-    "reserved_bytes": 3 << 30,
-}
-HEARTBEAT = Heartbeat("train", 1200, 65.0, **KNOWN)
+HEARTBEAT = Heartbeat(
+    "train",
+    1200,
+    65.0,
+    ranks=2,
+    samples_per_s=812.0,
+    loading_share=0.12,
+    loss=0.34111,
+    loss_rank=0,
+    reserved_bytes=3 << 30,
+)
 LINE = (
     "train, step 1,200, 2 ranks, loss 0.3411 in rank 0, 812 samples/s, 12 % waiting for data, "
     "3.00 GiB reserved, 1 min 05 s"
 )
 
 
-def test_a_heartbeat_is_one_line():
-    assert heartbeat_line(1, HEARTBEAT) == LINE
-    assert heartbeat_line(3, Heartbeat(None, 0, 2.0)) == "attempt 3, no step yet, 2 s"
-    of_all = Heartbeat("train", 1200, 65.0, **{**KNOWN, "loss_rank": None})
-    assert heartbeat_line(1, of_all) == LINE.replace(" in rank 0", "")
+@pytest.mark.parametrize(
+    ("attempt", "heartbeat", "line"),
+    [
+        (1, HEARTBEAT, LINE),
+        (3, Heartbeat(None, 0, 2.0), "attempt 3, no step yet, 2 s"),
+        (1, replace(HEARTBEAT, loss_rank=None), LINE.replace(" in rank 0", "")),
+    ],
+    ids=["all that is known", "before the first step", "a loss of all ranks"],
+)
+def test_a_heartbeat_is_one_line(attempt, heartbeat, line):
+    assert heartbeat_line(attempt, heartbeat) == line
 
 
 def test_on_a_terminal_the_line_is_redrawn_below_the_commands_output(monkeypatch):

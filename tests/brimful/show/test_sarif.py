@@ -36,7 +36,6 @@ def lacking(log: dict) -> set[str]:
 def audited(folder: Path, where: str, sources: list[str]) -> Record:
     """An audit with one finding at a line, of a script that loaded these files."""
     record = product.audit_record()
-    assert record.audit is not None
     [finding] = record.audit.findings
     audit = replace(record.audit, findings=(replace(finding, where=where),))
     [trial] = record.trials

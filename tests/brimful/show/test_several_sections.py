@@ -48,8 +48,7 @@ def line(
 
 def test_the_headline_names_the_cheapest_that_fits_and_says_that_its_price_is_assumed():
     found = record(line("l4"), line("a100-80gb", 4, cost=0.9), line("t4", verdict="does_not_fit"))
-    sentence = headline(found).sentence
-    assert sentence.startswith(
+    assert headline(found).sentence.startswith(
         "Of 3 cards 2 fit; the cheapest is NVIDIA L4: 12 min 14 s an epoch (predicted), for "
         "$0.16 (price assumed). Batch size"
     )

@@ -40,8 +40,7 @@ def test_a_snapshot_is_of_the_predicted_peak_to_the_byte(tmp_path, argv, world):
     prediction, snapshot = snapshot_of(world, tmp_path, argv, gpu_memory="4GiB", gpu=None)
     peak = prediction.peak
     assert max(map(max, map(heights, snapshot["device_traces"]))) == peak.allocated_bytes
-    held = sum(segment["total_size"] for segment in snapshot["segments"])
-    assert held == peak.reserved_bytes
+    assert sum(segment["total_size"] for segment in snapshot["segments"]) == peak.reserved_bytes
     (written,) = prediction.written
     assert f"at batch size {prediction.batch_size:,} on a card with 4.00 GiB, " in written.what
     assert "pytorch.org/memory_viz" in written.how

@@ -37,7 +37,6 @@ def test_a_prediction_is_of_the_scripts_own_number_and_the_same_as_with_a_flag()
     prediction, flagged = world(), World()
     answer = work(prediction, predict, COMMAND, gpu="a100-40gb").prediction
     same = work(flagged, predict, ("my-train", "--batch-size", "16"), gpu="a100-40gb").prediction
-    assert answer is not None and same is not None
     assert (answer.batch_size, answer.peak, answer.largest_batch_size) == (
         16,
         same.peak,
@@ -123,10 +122,10 @@ def test_what_is_set_at_the_loader_is_the_loaders_own_number():
 
 
 def test_a_script_that_takes_no_marked_numbers_is_tried_again_without():
-    def outcome(trial, size):
-        return Outcome.CRASHED if trial.find_places == "script" else None
-
-    result = world(places=(LOADER,), outcome_of=outcome)
+    result = world(
+        places=(LOADER,),
+        outcome_of=lambda trial, size: Outcome.CRASHED if trial.find_places == "script" else None,
+    )
     answer = work(result, predict, COMMAND, gpu="a100-40gb").prediction
     assert answer is not None and answer.batch_size == 16
     assert [trial.find_places for trial in result.launched[:3]] == ["script", "loader", None]
@@ -203,25 +202,28 @@ SCALER = Failure(
 )
 
 
+def failing(there: World) -> World:
+    """The same world, whose script fails before its first step."""
+    return reporting(
+        lambda result: replace(result, outcome=Outcome.CRASHED, failure=SCALER, exit_code=1),
+        there,
+        steps=0,
+    )
+
+
 @pytest.mark.parametrize("wants", ["auto", "loader"])
 @pytest.mark.parametrize("verb", [predict, tune])
 def test_a_script_that_fails_the_same_way_twice_before_its_first_step_is_not_tried_again(
     verb, wants
 ):
-    def fails(result):
-        return replace(result, outcome=Outcome.CRASHED, failure=SCALER, exit_code=1)
-
-    result = reporting(fails, world(), steps=0)
+    result = failing(world())
     with pytest.raises(CommandFailed, match=r"TypeError: fill_value .* str \(train.py:19\)"):
         work(result, verb, COMMAND, gpu="a100-40gb", batch_size_from=wants)
     assert len(result.launched) == 2
 
 
 def test_a_small_size_that_was_asked_for_is_not_tried_where_two_others_failed_alike():
-    def fails(result):
-        return replace(result, outcome=Outcome.CRASHED, failure=SCALER, exit_code=1)
-
-    result = reporting(fails, World(), steps=0)
+    result = failing(World())
     with pytest.raises(CommandFailed, match="TypeError"):
         work(result, predict, ("my-train", "--batch-size", "3"), gpu="a100-40gb")
     assert [trial.settings["batch_size"] for trial in result.launched] == [5, 8]

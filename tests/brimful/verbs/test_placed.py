@@ -47,8 +47,7 @@ def works(tmp_path, monkeypatch):
         given = {} if size is None else {"batch_size": size}
         options = Options(home=tmp_path / "home", watcher=user)
         command = [sys.executable, "train.py"]
-        record = verb(command, settings=given, options=options, **more)
-        return record, world.launched, user.messages
+        return verb(command, settings=given, options=options, **more), world.launched, user.messages
 
     call.script, call.place = script, place  # type: ignore[attr-defined]
     return call

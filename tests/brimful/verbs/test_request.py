@@ -124,8 +124,7 @@ def test_of_ranks_that_are_started_alone_the_queue_starts_all():
 
 
 def test_of_one_and_several_cards_those_that_are_asked_for_are_described_by_their_own_trials():
-    world = reporting(world=large(), alike=[])
-    record, ask = work(world, request, WORDS, gpu="l4:1..2")
+    record, ask = work(reporting(world=large(), alike=[]), request, WORDS, gpu="l4:1..2")
     assert (ask.cards, ask.machines) == (1, 1)
     of_two, of_one = (
         next(trial for trial in record.trials if trial.trial.device.cards == count)

@@ -56,8 +56,7 @@ def test_the_error_names_whose_it_is(raised_by, problem, suggestion):
 
 
 def test_a_python_without_torch_is_named_with_the_way_to_name_another():
-    message = "No module named 'torch'"
-    raised = error(ON_A_CARD, "ModuleNotFoundError", message, raised_by="script")
+    raised = error(ON_A_CARD, "ModuleNotFoundError", "No module named 'torch'", raised_by="script")
     assert raised.suggestion.startswith("my-train has no torch: activate the environment")
     assert raised.suggestion.endswith("\n-- /path/to/its/bin/my-train --batch-size 64")
 

@@ -85,7 +85,6 @@ def sizes(record: Record, name: str = "batch_size") -> list[object]:
 
 
 def ended(record: Record) -> tuple[Outcome, int]:
-    assert record.run is not None and record.run.ended is not None
     return record.run.ended.outcome, record.run.ended.exit_code
 
 

@@ -3,6 +3,7 @@
 import os
 import time
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -49,10 +50,9 @@ def tuned(
     sources=None,
 ):
     """A record of `brimful tune`, as it would have been left."""
-    record_id = f"20261121-{len(list_records(home)):06d}-{verb}-x"
     opened = Opened(
         SCHEMA,
-        record_id,
+        f"20261121-{len(list_records(home)):06d}-{verb}-x",
         verb,
         (),
         parse(words),
@@ -120,9 +120,9 @@ def test_settings_and_what_only_a_run_needs_make_no_other_command(tmp_path, word
 
 def test_settings_given_go_by_themselves_and_none_means_none(tmp_path):
     tuned(tmp_path)
-    assert chosen(tmp_path, given=True).source == "settings"
-    assert chosen(tmp_path, plan="none").source == "command"
-    assert chosen(tmp_path, plan="latest", given=True).source == "plan"
+    asked = ({"given": True}, {"plan": "none"}, {"plan": "latest", "given": True})
+    sources = [chosen(tmp_path, **more).source for more in asked]
+    assert sources == ["settings", "command", "plan"]
 
 
 def test_without_any_plan_of_this_folder_the_command_is_run_as_it_stands(tmp_path):
@@ -237,19 +237,17 @@ def test_strict_refuses_a_named_plan_of_another_seed_and_leaves_it_aside_when_fo
     )
 
 
-@pytest.mark.parametrize("change", ["changed", "missing"])
-def test_a_plan_found_with_another_state_of_the_files_is_refused(tmp_path, change):
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [(lambda model: model.write_text("wide = 8"), "has changed"), (Path.unlink, "is not here")],
+)
+def test_a_plan_found_with_another_state_of_the_files_is_refused(tmp_path, change, why):
     model = tmp_path / "model.py"
     model.write_text("wide = 4")
     name = tuned(tmp_path, sources=digests(("python", "model.py"), ()))
     assert chosen(tmp_path, plan=name).name == name
-    if change == "changed":
-        model.write_text("wide = 8")
-    else:
-        model.unlink()
-    with pytest.raises(
-        PlanMismatch, match=rf"model.py {'has changed' if change == 'changed' else 'is not here'}"
-    ):
+    change(model)
+    with pytest.raises(PlanMismatch, match=f"model.py {why}"):
         chosen(tmp_path, plan=name)
     left = chosen(tmp_path)
     assert left.source == "command" and "model.py" in left.why

@@ -178,8 +178,7 @@ def test_where_multiples_alone_train_the_answer_is_one_and_says_so():
 
 def test_a_limit_of_the_script_is_found_to_the_last_value_and_named():
     prediction = solved(Shaped(linear=64 * 1024, most=512)).prediction
-    assert prediction.solved.value == 512
-    assert "fails at max_length" in prediction.limited_by
+    assert prediction.solved.value == 512 and "fails at max_length" in prediction.limited_by
 
 
 @pytest.mark.parametrize("ending", [Outcome.TIMED_OUT, Outcome.OUT_OF_HOST_MEMORY])
@@ -252,9 +251,8 @@ def test_a_question_that_cannot_be_meant_is_refused_in_a_sentence(more, says):
 
 
 def test_a_script_that_fails_at_every_value_raises_its_first_failure():
-    world = Shaped(most=0)
     with pytest.raises(CommandFailed, match="max_length 5"):
-        solved(world)
+        solved(Shaped(most=0))
 
 
 def test_what_if_tries_its_changes_at_the_value_that_was_solved_for():
@@ -271,10 +269,11 @@ def test_what_if_tries_its_changes_at_the_value_that_was_solved_for():
 def test_what_the_script_prepared_for_another_length_is_not_handed_on(monkeypatch):
     handed: list[list[object]] = []
 
-    def watched(earlier, record_folder, folder):
-        handed.append([trial.trial.settings for trial in earlier])
-
-    monkeypatch.setattr(session.carry_over, "carry_over_files", watched)
+    monkeypatch.setattr(
+        session.carry_over,
+        "carry_over_files",
+        lambda earlier, *folders: handed.append([trial.trial.settings for trial in earlier]),
+    )
     solved(Shaped())
     assert handed and not any(handed), "every trial has a length of its own"
     handed.clear()

@@ -18,7 +18,7 @@ from brimful.measure.gpus import custom_gpu
 from brimful.record import read_record
 from brimful.show.headline import headline
 from brimful.units import format_bytes
-from brimful.values import Estimate, Outcome, Place, Plan, Record, Source
+from brimful.values import Estimate, Outcome, Place, Record, Source
 from brimful.verbs import session as session_module
 from tests.brimful.verbs.world import (
     COMMAND,
@@ -28,6 +28,7 @@ from tests.brimful.verbs.world import (
     Uneven,
     World,
     chosen,
+    failing_above,
     reporting,
     work,
 )
@@ -41,13 +42,11 @@ def check(world: World, record: Record, budget: int, most: int | None) -> None:
     asked, with the reason.
     """
     plan, size = record.plan, chosen(record)
-    assert isinstance(plan, Plan)
-    runs = [
+    assert [
         s
         for s in record.trials
         if s.trial.settings.get("batch_size") == size and s.outcome is Outcome.COMPLETED
-    ]
-    assert runs, "what was named was never run to its end"
+    ], "what was named was never run to its end"
     assert plan.verified or all(row.source is Source.PREDICTED for row in plan.settings)
     assert most is None or size <= most
     assert world.dataset is None or size <= world.dataset
@@ -195,10 +194,6 @@ def test_on_a_real_card_batches_of_one_shape_need_no_trial_more():
     world = World(fixed=GIB, linear=100 * MIB, device_bytes=8 * GIB)
     assert "of its own order" not in work(world, tune).plan.settings[0].why
     assert not any(trial.settles_after for trial in world.launched)
-
-
-def failing_above(last, **more):
-    return World(outcome_of=lambda trial, size: Outcome.CRASHED if size > last else None, **more)
 
 
 def test_a_crash_at_large_sizes_alone_leaves_a_plan_below_it():
@@ -435,11 +430,14 @@ def test_what_stands_open_is_at_first_what_the_script_takes_by_itself():
 
 def test_a_script_that_divides_its_batch_size_or_needs_it_has_no_default_that_brimful_knows():
     def halved(result):
-        def half(loader):
-            return dataclasses.replace(loader, batch_size=loader.batch_size // 2)
-
         reports = [
-            dataclasses.replace(one, loaders=[half(loader) for loader in one.loaders])
+            dataclasses.replace(
+                one,
+                loaders=[
+                    dataclasses.replace(loader, batch_size=loader.batch_size // 2)
+                    for loader in one.loaders
+                ],
+            )
             for one in result.reports
         ]
         return dataclasses.replace(result, reports=tuple(reports))

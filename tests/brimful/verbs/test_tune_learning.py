@@ -27,7 +27,6 @@ def learned(world: World | None = None, argv=ASKED, **more) -> Record:
 
 
 def optima(record: Record) -> Optima:
-    assert record.plan is not None and record.plan.optima is not None
     return record.plan.optima
 
 

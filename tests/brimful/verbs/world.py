@@ -129,7 +129,6 @@ class World:
         played = replay(program, program.sizes, CachingAllocator(trial.capacity_bytes))
         (folder / "trace-0.jsonl").write_text("\n".join(lines) + "\n")
         outcome = Outcome.COMPLETED if played.full is None else Outcome.OUT_OF_DEVICE_MEMORY
-        assert trial.device.gpu is not None
         device = played.peak.reserved + int(trial.device.gpu.context_bytes.value)
         return self._sample(
             trial,
@@ -334,6 +333,11 @@ def reporting(
     return world
 
 
+def failing_above(last: int, **more) -> World:
+    """Its script raises an error at sizes above that."""
+    return World(outcome_of=lambda trial, size: Outcome.CRASHED if size > last else None, **more)
+
+
 def _shrunk(row, left: float):
     return (
         row._replace(nbytes=int(row.nbytes * left))
@@ -397,5 +401,4 @@ WORLDS = st.builds(
 def chosen(record: Record) -> int:
     """The batch size of the record's plan."""
     (size,) = (row.effective for row in record.plan.settings if row.name == "batch_size")
-    assert isinstance(size, int)
     return size

@@ -444,18 +444,15 @@ def of_script(a_sample, *asked, cores=8):
 
 
 def test_what_a_line_of_the_script_replaces_is_named_with_both_places():
-    capped = of(loader(2, 512), samples_per_step=2)
-    assert of_script(capped, asking("batch_size", 64, 2)) == {
+    assert of_script(of(loader(2, 512), samples_per_step=2), asking("batch_size", 64, 2)) == {
         "hidden-cap": "sft.py:10 caps the batch size of 64 (config.py:7) at 2."
     }
-    raised = of(loader(16, 4096), samples_per_step=16)
-    assert of_script(raised, asking("batch_size", 4, 16)) == {
+    assert of_script(of(loader(16, 4096), samples_per_step=16), asking("batch_size", 4, 16)) == {
         "hidden-cap": "sft.py:10 raises the batch size of 4 (config.py:7) to 16."
     }
-    accumulated = of(loader(2, 512), 16, samples_per_step=32)
-    assert of_script(accumulated, asking("accumulation", 4, 16)) == {
-        "hidden-accumulation": "sft.py:10 raises the accumulation of 4 (config.py:7) to 16."
-    }
+    assert of_script(
+        of(loader(2, 512), 16, samples_per_step=32), asking("accumulation", 4, 16)
+    ) == {"hidden-accumulation": "sft.py:10 raises the accumulation of 4 (config.py:7) to 16."}
     unread = asking("lr", 1e-4, 5e-4, text="")
     assert of_script(rates(5e-4, made_with=5e-4), unread) == {
         "learning-rate": "sft.py:10 takes a learning rate of 0.0005, and nothing reads the 0.0001 "
@@ -470,8 +467,7 @@ def test_a_cap_is_named_though_the_accumulation_makes_up_for_it():
 
 
 def test_a_batch_limited_to_the_data_set_and_workers_to_the_cores_are_no_findings():
-    whole = of(loader(40, 40), samples_per_step=40)
-    assert of_script(whole, asking("batch_size", 64, 40)) == {}
+    assert of_script(of(loader(40, 40), samples_per_step=40), asking("batch_size", 64, 40)) == {}
     assert of_script(of(loader(workers=2)), asking("num_workers", 16, 2), cores=2) == {}
     assert list(of_script(of(loader(workers=0)), asking("num_workers", 4, 0))) == [
         "replaced-workers"

@@ -173,12 +173,11 @@ def test_a_smaller_evaluation_shrinks_what_it_makes_and_its_workspaces_and_nothi
     held = memory(*weights, Phase("train"), *one_step(1, 10), *evaluation)
     assert held.phase == "eval"
     quarter = held.resized(remedies.evaluation_in(4))
-    changed = [
+    assert [
         (before, after)
         for before, after in zip(held.sizes, quarter.sizes, strict=True)
         if before != after
-    ]
-    assert changed == [(200 * MIB, 50 * MIB), (80 * MIB, 20 * MIB)]
+    ] == [(200 * MIB, 50 * MIB), (80 * MIB, 20 * MIB)]
 
 
 def test_shards_are_a_part_of_each_and_some_blocks_are_whole():

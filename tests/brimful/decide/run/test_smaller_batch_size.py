@@ -166,18 +166,19 @@ def record(verb="tune", trials=(), memory=None, budget=None, attempts=()):
 
 
 def attempt(size: int, outcome: Outcome, steps: int = 5) -> Attempt:
-    row = EffectiveSetting("batch_size", size, size, "", Source.MEASURED)
-    more = {"environment": {}, "resumed": None, "samples": None, "started_unix_s": 0.0}
     return Attempt(
         number=1,
         reports=(REPORT,),
-        settings=(row,),
+        settings=(EffectiveSetting("batch_size", size, size, "", Source.MEASURED),),
         argv=("t",),
         steps=steps,
         outcome=outcome,
         duration_s=1.0,
         folder="a",
-        **more,
+        environment={},
+        resumed=None,
+        samples=None,
+        started_unix_s=0.0,
     )
 
 

@@ -14,7 +14,6 @@ from tests.brimful.show import product
 def speed(ranks: int = 1) -> PredictedSpeed:
     """6,400 samples a second in steps of 64."""
     value = product.predict_fits().prediction
-    assert value is not None and value.speed is not None
     rate, step = Estimate(6_400, Source.PREDICTED, 3_200, 12_800), Estimate(0.01, Source.PREDICTED)
     return replace(value.speed, samples_per_s=rate, step_s=step, ranks=ranks)
 
@@ -101,7 +100,6 @@ def test_an_evaluation_that_a_trial_showed_is_predicted_and_so_is_what_runs_betw
         None: Estimate(3.0, Source.PREDICTED, 2.0, 6.0),
     }
     answer = epoch_of(result(evaluated=640), speed(), None, outside=outside)
-    assert answer is not None and answer.evaluation_s is not None
     assert (answer.evaluation_s.source, answer.between_s) == (Source.PREDICTED, outside[None])
     assert [
         answer.evaluation_s.low,
@@ -109,7 +107,6 @@ def test_an_evaluation_that_a_trial_showed_is_predicted_and_so_is_what_runs_betw
         answer.evaluation_s.high,
     ] == pytest.approx([0.32, 0.64, 1.28])
     loaded = epoch_of(result(evaluated=640), speed(), loads(2, 100), outside=outside)
-    assert loaded is not None and loaded.evaluation_s is not None
     assert loaded.evaluation_s.value == pytest.approx(6.4) and loaded.between_s == outside[None], (
         "nothing is loaded then"
     )

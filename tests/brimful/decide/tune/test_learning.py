@@ -71,8 +71,7 @@ def test_without_noise_the_fastest_step_is_chosen_and_with_endless_noise_most_sa
 
 
 def test_accumulated_batches_and_ranks_count_for_what_a_step_has():
-    rows = [row(2**n, 0.01 + 0.001 * 2**n) for n in range(10)]
-    alone = soonest(rows, 160.0)
+    alone = soonest([row(2**n, 0.01 + 0.001 * 2**n) for n in range(10)], 160.0)
     fours = soonest([row(2**n, 0.01 + 0.001 * 4 * 2**n, each=4) for n in range(8)], 160.0)
     assert alone.batch_size == 32 and fours.batch_size == 8
 

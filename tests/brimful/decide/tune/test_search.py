@@ -90,6 +90,13 @@ def problem(largest=512, **changes):
     return SpeedProblem(largest, lambda sample: fits_budget(sample, BUDGET), **changes)
 
 
+def showing(machine, **changes):
+    """The same machine, whose trials show these as well."""
+    run = machine.run
+    machine.run = lambda request: dataclasses.replace(run(request), **changes)
+    return machine
+
+
 def search(machine, a_problem):
     """The result of the search, with all samples."""
     samples = []
@@ -339,12 +346,9 @@ def test_at_any_time_the_best_so_far_is_the_users_own_or_clearly_faster(after):
 
 
 def test_a_search_that_ends_before_a_gain_is_clear_does_not_say_that_nothing_was_faster():
-    class Loaded(Machine):
-        def run(self, request):
-            return dataclasses.replace(super().run(request), others_share=0.8)
-
     found = Search(problem(128, requested=64, environments=(ALLOCATOR,)))
-    steps, machine = found.steps(), Loaded(lambda size: 100.0, allocator_gain=1.5)
+    steps = found.steps()
+    machine = showing(Machine(lambda size: 100.0, allocator_gain=1.5), others_share=0.8)
     request = steps.send(machine.run(next(steps)))
     steps.send(machine.run(request))
     why = found.result().why["batch_size"]
@@ -374,8 +378,7 @@ def test_the_allocators_settings_are_left_where_they_do_not_help_or_cost_too_muc
         Machine(lambda size: 200.0, **changes),
         problem(128, requested=16, environments=(ALLOCATOR,)),
     )
-    assert result.environment == {}
-    assert result.ceiling == 128
+    assert (result.environment, result.ceiling) == ({}, 128)
 
 
 def test_an_allocator_that_helps_large_tensors_alone_is_found_at_a_large_size():
@@ -499,12 +502,8 @@ def test_one_slow_run_on_a_loaded_machine_does_not_end_the_way_up_while_sizes_ga
     when noise was asked.)
     """
 
-    class Loaded(Machine):
-        def run(self, request):
-            return dataclasses.replace(super().run(request), others_share=0.4)
-
     result = search(
-        Loaded(lambda size: size**0.4, noise=0.3, seed=seed),
+        showing(Machine(lambda size: size**0.4, noise=0.3, seed=seed), others_share=0.4),
         problem(largest=2048, requested=32, worker_counts=(2,), settings={"num_workers": 0}),
     )
     assert max(result.sizes) == 2048

@@ -74,8 +74,7 @@ def test_a_card_that_the_catalogue_lacks_can_be_named_once_it_was_measured(tmp_p
     ],
 )
 def test_a_file_that_cannot_be_read_is_passed_over(tmp_path, text):
-    path = calibrations.keep(MEASURED, tmp_path)
-    path.write_text(text)
+    calibrations.keep(MEASURED, tmp_path).write_text(text)
 
     assert calibrations.find_calibrated("h200", tmp_path) == find_gpu("h200")
 
