@@ -176,8 +176,8 @@ def test_an_epoch_of_few_batches_bounds_them_and_one_batch_needs_none():
 
 def test_the_batches_of_a_step_that_are_kept_take_their_room():
     host = Host(64 * GIB, 8, 20 * MIB)
-    assert plan_loader(host, Need(MIB, 1, kept=0, batches=1000)).workers == 6
-    assert plan_loader(host, Need(MIB, 1, kept=6, batches=1000)).workers == 3
+    plans = [plan_loader(host, Need(MIB, 1, kept=kept, batches=1000)) for kept in (0, 6)]
+    assert [plan.workers for plan in plans] == [6, 3]
 
 
 def test_where_memory_is_short_batches_ahead_and_pinning_go_before_workers_do():
@@ -208,12 +208,16 @@ def test_an_evaluation_batch_shrinks_to_what_is_left_unless_it_was_given():
     assert kept == 192 and "allows 61" in warned[0].problem
 
 
-def test_data_goes_into_memory_within_its_share_with_a_copy_for_each_rank():
-    assert holds_data(Host(400 * MIB, 8, None), 100 * MIB, 128 * MIB, 0.25)
-    assert not holds_data(Host(400 * MIB, 8, None, ranks=2), 100 * MIB, 128 * MIB, 0.25)
-    assert not holds_data(
-        Host(400 * MIB, 8, None, taken_bytes=200 * MIB), 100 * MIB, 128 * MIB, 0.25
-    )
+@pytest.mark.parametrize(
+    ("host", "holds"),
+    [
+        (Host(400 * MIB, 8, None), True),
+        (Host(400 * MIB, 8, None, ranks=2), False),
+        (Host(400 * MIB, 8, None, taken_bytes=200 * MIB), False),
+    ],
+)
+def test_data_goes_into_memory_within_its_share_with_a_copy_for_each_rank(host, holds):
+    assert holds_data(host, 100 * MIB, 128 * MIB, 0.25) is holds
 
 
 # --- how many workers keep up ---

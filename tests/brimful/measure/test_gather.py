@@ -46,8 +46,8 @@ def test_samples_per_second_are_summed_over_ranks_and_leave_the_warm_up_out():
 
 def test_one_rank_that_cannot_count_makes_the_sum_unknown_and_not_too_small():
     blind = report(1, samples_per_step=[None] * 4)
-    assert gather.samples_per_second([report(0), blind]) is None
-    assert gather.samples_per_step([report(0), blind]) is None
+    ranks = [report(0), blind]
+    assert gather.samples_per_second(ranks) is gather.samples_per_step(ranks) is None
 
 
 def test_the_effective_batch_is_the_median_step_over_all_ranks():
@@ -56,8 +56,7 @@ def test_the_effective_batch_is_the_median_step_over_all_ranks():
 
 def test_without_a_clock_there_is_no_speed_and_no_loading_share():
     imaginary = report(step_s=[], loading_s=[])
-    assert gather.samples_per_second([imaginary]) is None
-    assert gather.loading_share([imaginary]) is None
+    assert gather.samples_per_second([imaginary]) is gather.loading_share([imaginary]) is None
     assert gather.step_times([imaginary]) == ()
 
 
@@ -79,15 +78,13 @@ def test_device_memory_is_the_worst_ranks_and_host_memory_is_that_of_all_togethe
 
 def test_a_phase_is_cached_or_true_only_if_it_is_in_every_rank():
     mixed = gather.worst([peak(1, 1, cached=True, host_is_true=True), peak(1, 1)])
-    assert not mixed.cached
-    assert not mixed.host_is_true
+    assert not (mixed.cached or mixed.host_is_true)
 
 
 def test_what_nobody_knows_stays_absent():
     assert gather.worst([peak(None, None), peak(None, None)]).host_bytes is None
     assert gather.whole_peak([report()]) is None
-    assert gather.samples_per_step([]) is None
-    assert gather.samples_per_second([]) is None
+    assert gather.samples_per_step([]) is gather.samples_per_second([]) is None
 
 
 def test_failures_come_with_the_rank_that_reported_them_and_in_its_order():

@@ -217,13 +217,6 @@ def failure_of(error: BaseException) -> Failure:
     return reported[0]
 
 
-def of_another_rank(status: int) -> BaseException:
-    with pytest.raises(Exception) as raised:
-        votes = SimpleNamespace(_exchange=lambda _: [Vote(), Vote(status)])
-        Ranks.meet(votes, Vote())  # type: ignore[arg-type]
-    return raised.value
-
-
 @pytest.mark.parametrize(
     ("error", "final", "for_memory"),
     [
@@ -246,7 +239,10 @@ def test_a_rank_s_own_error_is_final_where_no_micro_batch_fits_and_follows_from_
 
 @pytest.mark.parametrize("status", [GIVES_UP, BROKEN])
 def test_an_error_about_another_rank_follows(status):
-    assert follows(failure_of(of_another_rank(status)))
+    votes = SimpleNamespace(_exchange=lambda _: [Vote(), Vote(status)])
+    with pytest.raises(Exception) as raised:
+        Ranks.meet(votes, Vote())  # type: ignore[arg-type]
+    assert follows(failure_of(raised.value))
 
 
 BUS_ERROR = "RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error.\n"

@@ -36,18 +36,18 @@ def titles(svg: str) -> list[str]:
 STYLE = resources.files("brimful.show").joinpath("templates/page.css").read_text(encoding="utf-8")
 
 
-def every_chart() -> list[str]:
-    cpu, card = product.tune_on_cpu(), product.tune_on_card()
-    drawn = []
-    for _, width in WIDTHS:
-        drawn.append(memory_chart(cpu.memory, cpu.opened.budget, 256, width))
-        drawn.append(memory_chart(card.memory, card.opened.budget, 16_280, width))
-        drawn.append(speed_chart(cpu.speed, (64, cpu.plan.baseline_samples_per_s), width))
-    return drawn
-
-
 def test_every_colour_of_a_chart_has_a_rule_in_the_style_sheet_for_light_and_dark() -> None:
-    for svg in every_chart():
+    cpu, card = product.tune_on_cpu(), product.tune_on_card()
+    charts = [
+        chart
+        for _, width in WIDTHS
+        for chart in (
+            memory_chart(cpu.memory, cpu.opened.budget, 256, width),
+            memory_chart(card.memory, card.opened.budget, 16_280, width),
+            speed_chart(cpu.speed, (64, cpu.plan.baseline_samples_per_s), width),
+        )
+    ]
+    for svg in charts:
         used = colours(svg) - {"#ddd", "#888"}  # Vega's defaults, drawn with no stroke width
         assert {PALETTE["fit"], PALETTE["limit"]} <= used <= set(PALETTE.values()), used
     for role, colour in PALETTE.items():

@@ -108,8 +108,9 @@ def test_predict_answers_speed_knee_and_what_binds():
 
 
 def test_a_size_that_does_not_fit_has_a_time_and_no_place_on_the_curve():
+    words = ("my-train", "--batch-size", "9000")
     world = Clocked(dataset=None, linear=20 * MIB)
-    speed = work(world, predict, ("my-train", "--batch-size", "9000"), gpu="a100-40gb").prediction
+    speed = work(world, predict, words, gpu="a100-40gb").prediction
     assert speed.verdict == "does_not_fit" and speed.speed.batch_size == 9000
     assert speed.speed.curve[-1].batch_size == speed.largest_batch_size < 9000
 
@@ -166,13 +167,8 @@ def test_batches_summed_to_a_fixed_total_are_counted_and_no_knee_is_made_up():
     assert speed.step_s.value == pytest.approx(3 * step, rel=0.05)
     assert speed.samples_per_s.value == pytest.approx(3 * 85 / speed.step_s.value)
     assert speed.knee_batch_size is None and any("fixed total" in note for note in speed.notes)
-    plan = work(
-        Summing(linear=60 * MIB),
-        tune,
-        ("my-train", "--batch-size", "{batch_size}"),
-        128,
-        gpu="a100-40gb",
-    ).plan
+    open_size = ("my-train", "--batch-size", "{batch_size}")
+    plan = work(Summing(linear=60 * MIB), tune, open_size, 128, gpu="a100-40gb").plan
     assert any("fixed total" in warning.problem for warning in plan.warnings)
 
 

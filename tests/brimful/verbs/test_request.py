@@ -57,14 +57,19 @@ def test_the_smallest_card_that_fits_is_asked_for_and_of_as_large_ones_the_cheap
     assert list(as_large) == sorted(as_large, key=by_price)
 
 
-def test_without_a_name_all_cards_are_looked_at_that_the_queue_has_a_name_for():
-    least = World(fixed=100 * MIB, linear=64 * 1024)
-    record, ask = asked(least)
-    assert len(record.prediction.which) == 33 and ask.gpu.key == "rtx3070", "7.8 GiB"
-    record, ask = asked(least, queue="ray")
-    assert len(record.prediction.which) == 13 and ask.gpu.key == "t4"
-    record, ask = asked(least, queue="skypilot")
-    assert len(record.prediction.which) == 26 and ask.gpu.key == "rtx3060-12gb"
+@pytest.mark.parametrize(
+    ("named", "cards", "smallest"),
+    [
+        ({}, 33, "rtx3070"),  # 7.8 GiB
+        ({"queue": "ray"}, 13, "t4"),
+        ({"queue": "skypilot"}, 26, "rtx3060-12gb"),
+    ],
+)
+def test_without_a_name_all_cards_are_looked_at_that_the_queue_has_a_name_for(
+    named, cards, smallest
+):
+    record, ask = asked(World(fixed=100 * MIB, linear=64 * 1024), **named)
+    assert (len(record.prediction.which), ask.gpu.key) == (cards, smallest)
 
 
 def test_host_memory_is_what_a_trial_held_with_cuda_and_what_the_policy_lets_the_loader_have():

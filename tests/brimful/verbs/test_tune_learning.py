@@ -113,10 +113,13 @@ def test_what_a_training_under_run_measured_is_known_of_it(monkeypatch):
         trials=(), run=SimpleNamespace(attempts=(attempt,)), opened=SimpleNamespace(record_id="r-1")
     )
 
-    def made_here(home, *verbs):
-        return [(record, parse(("my-train", "--batch-size", "8")))] * ("run" in verbs)
-
-    monkeypatch.setattr(tune_learning, "made_here", made_here)
+    monkeypatch.setattr(
+        tune_learning,
+        "made_here",
+        lambda home, *verbs: (
+            [(record, parse(("my-train", "--batch-size", "8")))] * ("run" in verbs)
+        ),
+    )
     scale = optima(learned()).noise_scale
     assert (scale.value, scale.source, scale.note) == (55.0, Source.MEASURED, "by r-1")
 

@@ -85,12 +85,10 @@ def test_a_script_that_fails_above_what_fits_is_limited_by_the_budget():
 
 
 def test_the_next_size_is_half_way_in_octaves_until_the_error_is_close():
-    def bracket(low: int | None) -> Bracket:
-        return Bracket(Limits(), fitting=set() if low is None else {low})
-
-    assert bracket(10).largest_without_error is None and bracket(10).untried_note() is None
+    untried = Bracket(Limits(), fitting={10})
+    assert untried.largest_without_error is None and untried.untried_note() is None
     for low, most in ((10, 100), (990, 990), (None, 999), (2000, None)):
-        size = bracket(low)
+        size = Bracket(Limits(), fitting={low} - {None})
         size.add_script_error(1000, None, Outcome.CRASHED)
         assert size.largest_without_error == most
         assert (size.untried_note() is not None) == (low == 10)

@@ -52,10 +52,9 @@ def test_a_sampler_that_shares_batches_among_ranks_gives_each_its_part() -> None
     """Accelerate's BatchSamplerShard: it has a number of batches and none of samples."""
     batches = [BatchSeen(4, [[4, 3]], None)] * 3
     shared = {"sampler": "BatchSamplerShard", "sampler_samples": None, "batches": batches}
-    assert samples_of(result(**shared, length=125).reports[0].loaders[0]) == 500
-    assert samples_of(result(**shared, length=250).reports[0].loaders[0]) == 1000
-    assert samples_of(result(**shared, length=400).reports[0].loaders[0]) == 1000
-    assert samples_of(result(**shared, length=None).reports[0].loaders[0]) == 1000
+    shown = [result(**shared, length=length) for length in (125, 250, 400, None)]
+    samples = [samples_of(trial.reports[0].loaders[0]) for trial in shown]
+    assert samples == [500, 1000, 1000, 1000]
 
 
 def test_the_samples_that_the_user_gives_stand_for_those_that_are_here() -> None:
@@ -68,12 +67,18 @@ def test_the_samples_that_the_user_gives_stand_for_those_that_are_here() -> None
     )
 
 
-def test_samples_are_distinct_where_the_sampler_draws_each_once() -> None:
-    assert epoch(result()).distinct == 1000
-    assert epoch(result(sampler="WeightedRandomSampler")).distinct is None
-    assert epoch(result(sampler_samples=500)).distinct is None, (
-        "a part that a sampler of the script chooses"
-    )
+@pytest.mark.parametrize(
+    ("changes", "distinct"),
+    [
+        ({}, 1000),
+        ({"sampler": "WeightedRandomSampler"}, None),
+        ({"sampler_samples": 500}, None),  # a part that a sampler of the script chooses
+    ],
+)
+def test_samples_are_distinct_where_the_sampler_draws_each_once(
+    changes: dict, distinct: int | None
+) -> None:
+    assert epoch(result(**changes)).distinct == distinct
 
 
 def test_the_time_has_the_evaluation_beside_it_which_is_assumed() -> None:
@@ -145,9 +150,9 @@ def test_slower_loading_sets_the_time_and_without_workers_it_is_added() -> None:
 
 
 def test_nothing_is_said_where_the_samples_of_an_epoch_are_not_known() -> None:
-    assert epoch_of(result(dataset_length=None, sampler_samples=None), speed(), None) is None
-    assert epoch(result(dataset_length=None, sampler_samples=None), samples=640).steps == 10
-    assert epoch_of(result(), None, None) is None
+    unknown = result(dataset_length=None, sampler_samples=None)
+    assert epoch_of(unknown, speed(), None) is epoch_of(result(), None, None) is None
+    assert epoch(unknown, samples=640).steps == 10
 
 
 def card_speed(ranks: int = 1) -> PredictedSpeed:

@@ -26,14 +26,23 @@ def test_without_a_speed_there_is_nothing_to_compare():
     assert gain(runs_of([None]), runs_of([100])) is None and gain([], runs_of([100])) is None
 
 
-def test_one_turn_is_enough_for_a_large_gain_on_a_quiet_machine_and_not_on_a_loaded_one():
-    assert gain(runs_of([115]), runs_of([100])).is_clear
-    assert not gain(runs_of([115], others_share=0.5), runs_of([100], others_share=0.5)).is_clear
-    assert not gain(runs_of([300], others_share=0.5), runs_of([100], others_share=0.5)).is_clear
-    assert gain(
-        runs_of([300, 280], others_share=0.5), runs_of([100, 100], others_share=0.5)
-    ).is_clear
-    assert not gain(runs_of([105]), runs_of([100])).is_clear
+LOADED = {"others_share": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("rates", "others", "seen", "is_clear"),
+    [
+        ([115], [100], {}, True),
+        ([115], [100], LOADED, False),
+        ([300], [100], LOADED, False),
+        ([300, 280], [100, 100], LOADED, True),
+        ([105], [100], {}, False),
+    ],
+)
+def test_one_turn_is_enough_for_a_large_gain_on_a_quiet_machine_and_not_on_a_loaded_one(
+    rates, others, seen, is_clear
+):
+    assert gain(runs_of(rates, **seen), runs_of(others, **seen)).is_clear is is_clear
 
 
 def test_uneven_steps_make_one_turn_worth_less():
