@@ -174,6 +174,5 @@ def test_what_is_kept_has_no_numbers_of_lines_and_an_order_that_sizes_do_not_cha
 
 
 def test_all_that_is_held_adds_up_to_the_device_peak():
-    breakdown = PREDICTION.breakdown
-    assert sum(row.bytes for row in held_of(breakdown)) == PREDICTION.peak.device_bytes
+    assert sum(row.bytes for row in held_of(PREDICTION.breakdown)) == PREDICTION.peak.device_bytes
     assert held_of(None) == ()

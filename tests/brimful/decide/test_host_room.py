@@ -87,9 +87,8 @@ def test_what_bounds_the_workers_is_named_in_the_first_line(machine, room, why):
 
 
 def test_a_number_that_the_script_lowers_in_silence_stands_beside_what_was_asked_for():
-    words = ("--workers", "16")
     changed = Asked("num_workers", "workers", 16, "train.py:6", "replaced", 2, "train.py:9", "min")
-    sentence, rows = shown(ROOMY, loader(workers=2), asked=[changed], words=words)
+    sentence, rows = shown(ROOMY, loader(workers=2), asked=[changed], words=("--workers", "16"))
     assert sentence == ("The script has 2 workers where 16 were asked for; there is room for 64.")
     assert rows["num_workers"].why.endswith("; train.py:9 makes it 2")
 

@@ -20,11 +20,10 @@ def test_a_machine_without_shared_memory_says_so(monkeypatch):
 
 
 def tree(root: Path, own: str, files: dict[str, str]) -> Cgroup:
-    named = {
+    for name, text in {
         "proc/self/cgroup": own,
         **{f"sys/fs/cgroup/{name}": text for name, text in files.items()},
-    }
-    for name, text in named.items():
+    }.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text + "\n")
     return Cgroup(root)

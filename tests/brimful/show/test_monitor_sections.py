@@ -106,8 +106,7 @@ def compare(golden: Path, screen: str) -> None:
 
 @pytest.mark.parametrize(("name", "width"), SCREENS)
 def test_a_screen_equals_its_golden_copy(name: str, width: int) -> None:
-    status = on_cards() if name == "cards" else steady(watched().statuses[name])
-    screen = drawn(status, width)
+    screen = drawn(on_cards() if name == "cards" else steady(watched().statuses[name]), width)
     assert all(len(row) <= width for row in screen.splitlines())
     compare(FOLDER / f"{name}-{width}.txt", screen)
 

@@ -173,15 +173,18 @@ def test_what_would_help_is_shown_with_how_to_write_it_and_what_does_not_help() 
     )
 
 
-def test_a_size_that_was_not_searched_is_not_called_none() -> None:
-    def largest(value: Prediction) -> str:
-        (facts,) = [one for one in prediction_sections(value) if isinstance(one, Facts)]
-        return dict(facts.rows)["largest that fits"].text
-
-    unknown = replace(prediction(), largest_batch_size=None)
-    assert largest(unknown) == "not searched"
-    assert largest(replace(unknown, nothing_fits=True)) == "none"
-    assert largest(prediction()) == "1,713"
+@pytest.mark.parametrize(
+    ("changes", "shown"),
+    [
+        ({"largest_batch_size": None}, "not searched"),
+        ({"largest_batch_size": None, "nothing_fits": True}, "none"),
+        ({}, "1,713"),
+    ],
+)
+def test_a_size_that_was_not_searched_is_not_called_none(changes: dict, shown: str) -> None:
+    sections = prediction_sections(replace(prediction(), **changes))
+    (facts,) = [one for one in sections if isinstance(one, Facts)]
+    assert dict(facts.rows)["largest that fits"].text == shown
 
 
 def test_a_table_without_speed_says_why_and_what_has_it() -> None:

@@ -10,19 +10,11 @@ import pytest
 from brimful import predict
 from brimful.errors import UsageError
 from brimful_inside.wire import CardSeen
+from tests.brimful.decide.memory.test_snapshot import allocated as heights
 from tests.brimful.verbs.test_predicted_speed import Clocked
 from tests.brimful.verbs.world import MIB, Uneven, World, work
 
 ASKED = ("my-train", "--batch-size", "64")
-
-
-def heights(entries):
-    """Allocated bytes after each entry of a card's history."""
-    held = [0]
-    for entry in entries:
-        sign = {"alloc": 1, "free_requested": -1}.get(entry["action"], 0)
-        held.append(held[-1] + sign * entry["size"])
-    return held
 
 
 def snapshot_of(world, tmp_path, argv=ASKED, **more):

@@ -136,8 +136,7 @@ def test_words_are_traced_and_a_cell_where_the_script_fails_says_why():
             Outcome.CRASHED if trial.settings["precision"] == "fp8" else None
         )
     )
-    sides = {"precision": ("fp16", "fp8"), "batch_size": (1, 2, 4, 8)}
-    record = tabled(world, sides, command)
+    record = tabled(world, {"precision": ("fp16", "fp8"), "batch_size": (1, 2, 4, 8)}, command)
     assert at(record, precision="fp8", batch_size=1).verdict is None
     assert "precision fp8" in at(record, precision="fp8", batch_size=1).problem
     assert at(record, precision="fp16", batch_size=8).verdict == "fits"

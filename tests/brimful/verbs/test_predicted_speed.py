@@ -109,8 +109,7 @@ def test_predict_answers_speed_knee_and_what_binds():
 
 def test_a_size_that_does_not_fit_has_a_time_and_no_place_on_the_curve():
     words = ("my-train", "--batch-size", "9000")
-    world = Clocked(dataset=None, linear=20 * MIB)
-    speed = work(world, predict, words, gpu="a100-40gb").prediction
+    speed = work(Clocked(dataset=None, linear=20 * MIB), predict, words, gpu="a100-40gb").prediction
     assert speed.verdict == "does_not_fit" and speed.speed.batch_size == 9000
     assert speed.speed.curve[-1].batch_size == speed.largest_batch_size < 9000
 

@@ -121,8 +121,7 @@ def test_settings_and_what_only_a_run_needs_make_no_other_command(tmp_path, word
 def test_settings_given_go_by_themselves_and_none_means_none(tmp_path):
     tuned(tmp_path)
     asked = ({"given": True}, {"plan": "none"}, {"plan": "latest", "given": True})
-    sources = [chosen(tmp_path, **more).source for more in asked]
-    assert sources == ["settings", "command", "plan"]
+    assert [chosen(tmp_path, **more).source for more in asked] == ["settings", "command", "plan"]
 
 
 def test_without_any_plan_of_this_folder_the_command_is_run_as_it_stands(tmp_path):

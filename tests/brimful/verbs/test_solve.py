@@ -214,9 +214,8 @@ def test_a_flag_of_that_name_needs_no_braces_and_its_own_number_is_tried_last():
 
 
 def test_the_open_batch_size_and_solving_for_it_are_one_question():
-    asked = ("my-train", "--batch-size", "64")
     left_open = work(World(), predict, gpu_memory="4GiB").prediction
-    prediction = solved(World(), "batch_size", asked).prediction
+    prediction = solved(World(), "batch_size", ("my-train", "--batch-size", "64")).prediction
     assert prediction.solved is None
     assert (prediction.batch_size, prediction.largest_batch_size) == (
         left_open.batch_size,

@@ -264,10 +264,9 @@ def test_after_each_change_stands_the_time_of_its_own_update():
     step_s = {remedy.code: remedy.step_s.value for remedy in prediction.what_if.remedies}
     moved = 3 * 2 * GIB + 2 * GIB * (1 + 4 / 256)  # gradients in 4 bytes an element, states in one
     assert step_s["optimizer-8bit"] == pytest.approx(4 / 4 + moved / (0.8 * 448e9), rel=0.01)
-    on_the_host = (3 * 2 + 2 * 4) * GIB / DEFAULT.host_bytes_per_s
-    assert step_s["offload"] == pytest.approx(4 / 4 + on_the_host, rel=0.01), (
-        "the states in full again"
-    )
+    assert step_s["offload"] == pytest.approx(
+        4 / 4 + (3 * 2 + 2 * 4) * GIB / DEFAULT.host_bytes_per_s, rel=0.01
+    ), "the states in full again"
 
 
 def test_micro_batches_make_one_update_a_step():

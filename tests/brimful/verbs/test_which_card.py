@@ -59,13 +59,12 @@ def test_a_card_that_does_otherwise_is_traced_itself():
 
 @pytest.mark.parametrize("batch_size", ["{batch_size}", "9000"])
 def test_each_line_is_what_the_card_answers_alone(batch_size):
-    several = lines(
+    for key, line in lines(
         asked(
             reporting(alike=ALL_ALIKE, world=World(fixed=3 * GIB, linear=7 * MIB)),
             batch_size=batch_size,
         )
-    )
-    for key, line in several.items():
+    ).items():
         alone = asked(World(fixed=3 * GIB, linear=7 * MIB), key, batch_size)
         assert (line.verdict, line.batch_size, line.largest_batch_size) == (
             alone.verdict,
@@ -76,8 +75,7 @@ def test_each_line_is_what_the_card_answers_alone(batch_size):
 
 
 def test_where_no_model_gives_the_sizes_each_line_is_about_what_the_card_answers_alone():
-    several = lines(asked(reporting(alike=ALL_ALIKE, world=Ragged(dataset=None))))
-    for key, line in several.items():
+    for key, line in lines(asked(reporting(alike=ALL_ALIKE, world=Ragged(dataset=None)))).items():
         alone = asked(Ragged(dataset=None), key).largest_batch_size
         assert abs(line.largest_batch_size - alone) <= 0.1 * alone, (
             key,

@@ -113,10 +113,16 @@ def test_no_size_is_made_beyond_what_the_script_has_or_always_makes():
     assert bracket.ignored and bracket.made_at(5) == 16
 
 
-def test_the_tighter_limit_is_named():
-    assert upper_limit(Limits()) == (None, None)
-    assert upper_limit(Limits(dataset_length=100, max_batch_size=200)) == (100, "dataset")
-    assert upper_limit(Limits(dataset_length=100, max_batch_size=64)) == (64, "max_batch_size")
+@pytest.mark.parametrize(
+    ("limits", "tighter"),
+    [
+        ({}, (None, None)),
+        ({"dataset_length": 100, "max_batch_size": 200}, (100, "dataset")),
+        ({"dataset_length": 100, "max_batch_size": 64}, (64, "max_batch_size")),
+    ],
+)
+def test_the_tighter_limit_is_named(limits, tighter):
+    assert upper_limit(Limits(**limits)) == tighter
 
 
 def test_limits_that_leave_nothing_are_refused():

@@ -182,7 +182,7 @@ def test_where_the_allocator_grew_last_is_named_if_it_is_another_moment():
 
 
 def test_several_models_keep_their_names_and_one_needs_none():
-    modules = [
+    assert [
         {
             share.module
             for share in broken_down(
@@ -190,8 +190,7 @@ def test_several_models_keep_their_names_and_one_needs_none():
             ).whole.modules
         }
         for model in ("Net", "Critic")
-    ]
-    assert modules == [{"layers.0"}, {"Net: layers.0", "Critic: layers.0"}]
+    ] == [{"layers.0"}, {"Net: layers.0", "Critic: layers.0"}]
 
 
 def test_modules_that_repeat_are_taken_together_and_layers_of_one_list_are_not():

@@ -79,8 +79,7 @@ def card(budget_bytes):
 @settings(max_examples=40)
 @given(st.lists(st.integers(4, 60), min_size=4, max_size=14), st.integers(0, 1))
 def test_an_epoch_frees_each_allocation_at_most_once_and_after_it_was_made(lengths, leaks):
-    drawn = training(lengths, leaks=leaks)
-    for program in epochs_of(drawn, training([60] * 4)):
+    for program in epochs_of(training(lengths, leaks=leaks), training([60] * 4)):
         made, gone = 0, Counter()
         for event in program.events:
             if event[0] == "malloc":
@@ -155,8 +154,7 @@ def test_the_scripts_own_order_has_no_less_alive_than_the_trial_with_small_tenso
 def test_steps_that_are_alike_are_not_uneven():
     each = ([30] * 6, [30, 30, 31, 30, 32, 30], [30, 30, 30, 12, 30, 30])
     assert [are_uneven(training(lengths)) for lengths in each] == [False, True, True]
-    of_an_epochs_end = [True, True, True, False, True, True]
-    assert not are_uneven(training(each[2]), of_an_epochs_end)
+    assert not are_uneven(training(each[2]), [True, True, True, False, True, True])
     alike = training([30] * 5)
     counter = Program(
         (*alike.events[:-2], ("malloc", "op", None, 0), *alike.events[-2:]),

@@ -53,8 +53,7 @@ def test_a_sampler_that_shares_batches_among_ranks_gives_each_its_part() -> None
     batches = [BatchSeen(4, [[4, 3]], None)] * 3
     shared = {"sampler": "BatchSamplerShard", "sampler_samples": None, "batches": batches}
     shown = [result(**shared, length=length) for length in (125, 250, 400, None)]
-    samples = [samples_of(trial.reports[0].loaders[0]) for trial in shown]
-    assert samples == [500, 1000, 1000, 1000]
+    assert [samples_of(trial.reports[0].loaders[0]) for trial in shown] == [500, 1000, 1000, 1000]
 
 
 def test_the_samples_that_the_user_gives_stand_for_those_that_are_here() -> None:
