@@ -120,11 +120,21 @@ def test_other_known_flags_are_read_and_left_as_they_are():
     assert "--num_workers=2" in command.argv
 
 
-def test_a_placeholder_that_nobody_sets_is_a_clear_error():
-    command = commands.parse(["python", "train.py", "--wd", "{weight_decay}"])
-    with pytest.raises(UsageError, match="weight_decay") as caught:
-        commands.fill(command, {})
-    assert "--set weight_decay" in caught.value.suggestion
+@pytest.mark.parametrize(
+    ("words", "problem", "suggestion"),
+    [
+        (["--wd", "{weight_decay}"], "weight_decay", "--set weight_decay"),
+        (["--batch-size", "{batch_size}", "--batch-size", "32"], "is followed by", "keep one"),
+        (["--batch-size={batch_size}", "--batch-size=32"], "is followed by", "keep one"),
+        (["--lr", "{lr}", "--wd", "1", "--lr", "0.1"], "is followed by", "keep one"),
+    ],
+)
+def test_a_placeholder_that_nobody_sets_or_the_same_flag_overrides_further_on_is_refused(
+    words, problem, suggestion
+):
+    with pytest.raises(UsageError, match=problem) as caught:
+        commands.fill(commands.parse(["python", "train.py", *words]), {})
+    assert suggestion in caught.value.suggestion
 
 
 def test_braces_that_are_no_placeholders_are_left_alone():
@@ -252,20 +262,6 @@ def test_commands_are_the_same_if_only_settings_and_what_is_free_differ(one, oth
         commands.signature(commands.parse(one.split()))
         == commands.signature(commands.parse(other.split()))
     ) == same
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--batch-size", "{batch_size}", "--batch-size", "32"],
-        ["--batch-size={batch_size}", "--batch-size=32"],
-        ["--lr", "{lr}", "--wd", "1", "--lr", "0.1"],
-    ],
-)
-def test_a_placeholder_that_the_same_flag_overrides_further_on_is_refused(words):
-    with pytest.raises(UsageError, match="is followed by") as caught:
-        commands.parse(["python", "train.py", *words])
-    assert "keep one" in caught.value.suggestion
 
 
 def test_of_a_flag_given_twice_the_last_one_is_the_batch_size_as_with_argparse():

@@ -159,32 +159,37 @@ def test_a_number_of_all_ranks_is_no_doubt():
     )
 
 
-def test_the_sentence_has_file_and_line_and_what_does_not_follow():
-    said = batch_size_place.found(replace(SCRIPT, others=["data.py:51", "model.py:12"]))
-    assert (
-        "set where train.py:6 has 128 (`batch_size = 128`), with which data.py:51 makes the "
-        "training DataLoader" in said.problem
-    )
-    assert (
-        said.explanation
-        == "what the script computes from it follows; 128 also stands at model.py:12, and stays "
-        "there"
-    )
-    assert (
-        batch_size_place.found(replace(LOADER, limited_at="train.py:7 (`min(batch, 4)`)")).problem
-        == "train.py:7 (`min(batch, 4)`) limits the batch size; brimful sets it past that, at "
-        "data.py:51"
-    )
-    said = batch_size_place.found(LOADER, "the model follows it as well")
-    assert (
-        said.problem
-        == "batch_size: no flag in the command; set where data.py:51 makes the training "
-        "DataLoader with 128"
-    )
-    assert (
-        "as the model follows it as well" in said.explanation
-        and "does not follow" in said.explanation
-    )
+@pytest.mark.parametrize(
+    ("place", "doubt", "problem", "explanation"),
+    [
+        (
+            replace(SCRIPT, others=["data.py:51", "model.py:12"]),
+            (),
+            "batch_size: no flag in the command; set where train.py:6 has 128 (`batch_size = 128`)"
+            ", with which data.py:51 makes the training DataLoader",
+            ("what the script computes from it follows; 128 also stands at model.py:12, and ",),
+        ),
+        (
+            replace(LOADER, limited_at="train.py:7 (`min(batch, 4)`)"),
+            (),
+            "train.py:7 (`min(batch, 4)`) limits the batch size; brimful sets it past that, at "
+            "data.py:51",
+            (),
+        ),
+        (
+            LOADER,
+            ("the model follows it as well",),
+            "batch_size: no flag in the command; set where data.py:51 makes the training "
+            "DataLoader with 128",
+            ("as the model follows it as well", "does not follow"),
+        ),
+    ],
+)
+def test_the_sentence_has_file_and_line_and_what_does_not_follow(
+    place, doubt, problem, explanation
+):
+    said = batch_size_place.found(place, *doubt)
+    assert said.problem == problem and all(words in said.explanation for words in explanation)
 
 
 INPUT = replace(SCRIPT, number=16, text="batch_size = 16", loader="")

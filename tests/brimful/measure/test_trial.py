@@ -96,6 +96,33 @@ def test_a_python_that_reads_no_environment_does_not_load_the_probe(tmp_path, op
     assert result.outcome is Outcome.PROBE_NOT_LOADED
 
 
+NO_WALRUS = (
+    "open(os.path.join(folder, 'probe-error-1.txt'), 'w').write('3.7\\nTraceback "
+    "...\\nSyntaxError: no walrus here\\n')"
+)
+NO_OPTIMIZERS = """
+torch = os.path.join(os.path.dirname(__file__), "path", "torch")
+os.makedirs(torch)
+open(os.path.join(torch, "__init__.py"), "w").write(
+    "__version__ = '9.9'\\nclass version:\\n    cuda = None\\n"
+)
+sys.path.insert(0, os.path.dirname(torch)); import torch
+"""
+
+
+@pytest.mark.parametrize(
+    ("ending", "words"),
+    [
+        (NO_WALRUS, "SyntaxError: no walrus here"),
+        (NO_OPTIMIZERS, "could not load its probe"),
+    ],
+    ids=["an older Python", "a torch without torch.optim"],
+)
+def test_why_the_probe_is_not_loaded_reaches_the_result(tmp_path, ending, words):
+    result = run(tmp_path, REPORTS + ending)
+    assert result.outcome is Outcome.PROBE_NOT_LOADED and words in result.notes[0]
+
+
 @pytest.mark.parametrize("line", ["PYTHONPATH=/mine {python} {script}", "env -i {python} {script}"])
 def test_a_shell_script_that_takes_the_path_away_does_not_load_the_probe(tmp_path, line):
     (tmp_path / "script.py").write_text("print('trained')\n")
@@ -110,30 +137,6 @@ def test_a_shell_script_that_takes_the_path_away_does_not_load_the_probe(tmp_pat
     assert launched(tmp_path, kept, name="t2").outcome is Outcome.NO_STEP, (
         "the bootstrap loads where the path is kept"
     )
-
-
-def test_why_a_process_could_not_be_entered_reaches_the_result(tmp_path):
-    result = run(
-        tmp_path,
-        REPORTS + "open(os.path.join(folder, 'probe-error-1.txt'), 'w').write('3.7\\nTraceback "
-        "...\\nSyntaxError: no walrus here\\n')",
-    )
-    assert result.outcome is Outcome.PROBE_NOT_LOADED
-    assert "SyntaxError: no walrus here" in result.notes[0]
-
-
-def test_a_probe_that_cannot_be_installed_is_not_called_a_script_that_does_not_train(tmp_path):
-    fake = tmp_path / "path" / "torch"
-    fake.mkdir(parents=True)
-    (fake / "__init__.py").write_text(
-        "__version__ = '9.9'\nclass version:\n    cuda = None\n"
-    )  # no torch.optim in it
-    result = run(
-        tmp_path,
-        f"import sys; sys.path.insert(0, {str(fake.parent)!r}); import torch; print('trained')",
-    )
-    assert result.outcome is Outcome.PROBE_NOT_LOADED
-    assert "could not load its probe" in result.notes[0]
 
 
 def test_more_host_memory_than_allowed_ends_the_trial_before_the_machine_suffers(tmp_path):

@@ -98,15 +98,23 @@ def test_where_one_core_keeps_up_the_share_of_the_time_says_what_loading_costs()
     )
 
 
-def test_a_speed_without_what_takes_time_besides_is_said_to_be_one_in_the_headline() -> None:
-    speed = prediction().speed
-    said = of_prediction(prediction(speed=replace(speed, ranks=4))).sentence
-    assert said.endswith(" Its predicted speed is without communication between 4 ranks.")
-    assert of_prediction(
-        prediction(speed=replace(speed, environments="gymnasium"))
-    ).sentence.endswith(" Its predicted speed is without rollouts in its environments (gymnasium).")
-    counted = replace(speed, ranks=4, exchange=Estimate(0.001, Source.PREDICTED, note="NVLink"))
-    assert of_prediction(prediction(speed=counted)) == of_prediction(prediction())
+@pytest.mark.parametrize(
+    ("changes", "end"),
+    [
+        ({"ranks": 4}, " Its predicted speed is without communication between 4 ranks."),
+        (
+            {"environments": "gymnasium"},
+            " Its predicted speed is without rollouts in its environments (gymnasium).",
+        ),
+        ({"ranks": 4, "exchange": Estimate(0.001, Source.PREDICTED, note="NVLink")}, ""),
+    ],
+)
+def test_a_speed_without_what_takes_time_besides_is_said_to_be_one_in_the_headline(
+    changes: dict, end: str
+) -> None:
+    plain = prediction()
+    said = of_prediction(replace(plain, speed=replace(plain.speed, **changes))).sentence
+    assert said.endswith(end) and (end or said == of_prediction(plain).sentence)
 
 
 def test_that_nobody_compared_what_is_learned_is_said_of_another_batch_size_alone() -> None:

@@ -38,12 +38,6 @@ def column(found: Table, name: str) -> list[str]:
     return [row[at].text for row in found.rows]
 
 
-def test_parts_that_a_record_lacks_are_left_out() -> None:
-    titles = {section.title for section in sections(product.empty())}
-    assert titles == {"Where this ran", "The machine"}
-    assert not titled(product.tune_on_card(), "Before and after")
-
-
 def test_the_order_is_table_next_command_charts_warnings_notes_then_modules_and_trials() -> None:
     record = product.predict_as_given()
     shown = sections(replace(record, notes=(Diagnostic("trial-note", "no evaluation", "", ""),)))
@@ -72,17 +66,6 @@ def test_a_note_is_shown_once_and_not_again_under_the_trials() -> None:
     assert shown.count(text) == 1
 
 
-def test_the_phases_are_of_the_true_memory_trial_nearest_to_the_plan() -> None:
-    found = table(product.tune_on_cpu(), "Peaks by phase")
-    assert found.title.endswith("measured at batch size 64, trial 1"), (
-        "256 ran for its speed, where host memory is not true"
-    )
-    assert column(found, "phase") == ["train", "eval"]
-    assert table(product.tune_on_card(), "Peaks by phase").title.endswith(
-        "predicted at batch size 16,034, trial 3"
-    )
-
-
 def test_an_evaluation_that_no_trial_reached_is_not_seen() -> None:
     record = product.tune_on_card()
     trials = tuple(replace(one, phases={"train": one.phases["train"]}) for one in record.trials)
@@ -94,8 +77,6 @@ def test_an_evaluation_that_no_trial_reached_is_not_seen() -> None:
 
 def test_before_and_after_needs_both_speeds_measured() -> None:
     record = product.tune_on_cpu()
-    found = table(record, "Before and after")
-    assert column(found, "") == ["batch size", "speed", "time of a step", "peak host memory"]
     assert (
         changes_table(replace(record, plan=replace(record.plan, baseline_samples_per_s=None))) == []
     )

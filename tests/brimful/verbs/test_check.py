@@ -94,15 +94,6 @@ def test_what_grew_is_named_with_its_module_category_and_line_and_ends_with_3(fo
     assert "baseline" not in "".join(record.check.jobs[0].notes)
 
 
-def test_a_baseline_of_another_torch_is_said_and_fails_nothing(folder: Path):
-    checked(update=True)
-    lock = folder / LOCK
-    lock.write_text(lock.read_text().replace('"torch": "2.13.0"', '"torch": "2.6.0"'))
-    record = checked(Blocks(linear=4 * MIB))
-    assert code(record) == 0
-    assert "the baseline is of torch 2.6.0, and this is 2.13.0" in render_markdown(record)
-
-
 def test_a_job_whose_command_fails_ends_with_5_and_the_others_are_judged(folder: Path):
     (folder / FILE).write_text(TWO)
     checked(update=True)

@@ -38,15 +38,24 @@ def test_a_snapshot_is_of_the_predicted_peak_to_the_byte(tmp_path, argv, world):
     assert "pytorch.org/memory_viz" in written.how
 
 
-def test_a_size_that_does_not_fit_is_shown_as_it_would_be(tmp_path):
-    prediction, snapshot = snapshot_of(World(linear=400 * MIB), tmp_path, gpu="t4")
-    assert prediction.verdict == "does_not_fit"
-    assert max(heights(snapshot["device_traces"][0])) == prediction.peak.allocated_bytes
-
-
-def test_a_script_that_ignores_the_batch_size_has_its_own(tmp_path):
-    prediction, snapshot = snapshot_of(World(ignores=True, cap=16), tmp_path)
-    assert "at batch size 64 (16 in force) on NVIDIA A100" in prediction.written[0].what
+@pytest.mark.parametrize(
+    ("world", "card", "verdict", "said"),
+    [
+        (World(linear=400 * MIB), "t4", "does_not_fit", "at batch size 64 on Tesla T4"),
+        (
+            World(ignores=True, cap=16),
+            "a100-40gb",
+            "fits",
+            "at batch size 64 (16 in force) on NVIDIA A100",
+        ),
+    ],
+    ids=["too large", "ignored"],
+)
+def test_a_size_that_does_not_fit_is_shown_as_it_would_be_and_one_that_is_ignored_as_it_is(
+    tmp_path, world, card, verdict, said
+):
+    prediction, snapshot = snapshot_of(world, tmp_path, gpu=card)
+    assert prediction.verdict == verdict and said in prediction.written[0].what
     assert max(heights(snapshot["device_traces"][0])) == prediction.peak.allocated_bytes
 
 

@@ -170,14 +170,19 @@ def test_batch_sizes_beyond_the_data_set_are_those_of_the_data_set():
     assert warning.problem == "the batch size is 8 and the data set has 3 samples"
 
 
-def test_a_command_without_a_place_for_a_batch_size_gets_no_table_of_them():
-    with pytest.raises(UsageError, match=r"no \{batch_size\}"):
-        tabled(
-            Table(),
-            {"batch_size": (1, 2)},
-            ("my-train", "--max-length", "9"),
-            batch_size_from="none",
-        )
+@pytest.mark.parametrize(
+    ("values", "command", "says"),
+    [
+        ((1, 2), ("my-train", "--max-length", "9"), r"no \{batch_size\}"),
+        ((), COMMAND, "a grid of 0 combinations"),
+        (tuple(range(1, 402)), COMMAND, "a grid of 401 combinations"),
+    ],
+)
+def test_a_table_without_a_place_for_its_sizes_of_no_cells_or_of_hundreds_is_refused(
+    values, command, says
+):
+    with pytest.raises(UsageError, match=says):
+        tabled(Table(), {"batch_size": values}, command, batch_size_from="none")
 
 
 @pytest.mark.parametrize(("extra", "in_tokens"), [(0, True), (1, False)])
@@ -204,12 +209,6 @@ def test_a_setting_that_changes_neither_memory_nor_time_is_named_and_one_that_do
     assert not [
         cell for cell in tabled(Table()).prediction.warnings if cell.code == "changes-nothing"
     ]
-
-
-@pytest.mark.parametrize("values", [(), tuple(range(1, 402))])
-def test_a_table_of_no_cells_or_of_hundreds_is_refused(values):
-    with pytest.raises(UsageError, match=f"a grid of {len(values)} combinations"):
-        tabled(Table(), {"batch_size": values})
 
 
 CLOCKED_CARD = {"gpu": "t4", "gpu_memory": None, "budget": "4GiB"}

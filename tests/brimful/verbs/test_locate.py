@@ -53,11 +53,25 @@ def test_a_prediction_is_of_the_scripts_own_number_and_the_same_as_with_a_flag()
     assert "set where train.py:6 has 16 (`batch_size = 16`)" in note.problem
 
 
-def test_a_size_that_is_given_is_predicted_in_place_of_the_scripts_own():
-    answer = work(
-        world(), predict, COMMAND, gpu="a100-40gb", settings={"batch_size": 64}
-    ).prediction
-    assert answer is not None and answer.batch_size == 64
+@pytest.mark.parametrize(
+    ("there", "given", "size"),
+    [
+        (world(), {"batch_size": 64}, 64),
+        # the literal is of all ranks
+        (
+            world(
+                places=(replace(SCRIPT, number=64, text="batch_size = 64"), LOADER),
+                width_follows=True,
+            ),
+            {},
+            16,
+        ),
+    ],
+    ids=["as it is given", "the loader's own number"],
+)
+def test_the_size_predicted_is_the_one_given_else_the_number_that_is_set(there, given, size):
+    answer = work(there, predict, COMMAND, gpu="a100-40gb", settings=given).prediction
+    assert answer.batch_size == size
 
 
 def test_a_number_that_the_model_follows_as_well_is_set_at_the_loader():
@@ -110,15 +124,6 @@ def test_a_size_that_is_asked_for_is_the_one_by_which_the_place_is_found():
     ).prediction
     assert answer.batch_size == 128 and answer.in_force is None
     assert answer.next_command.line.startswith("brimful tune --set batch_size=128")
-
-
-def test_what_is_set_at_the_loader_is_the_loaders_own_number():
-    """The literal is of all ranks."""
-    of_all = replace(SCRIPT, number=64, text="batch_size = 64")
-    answer = work(
-        world(places=(of_all, LOADER), width_follows=True), predict, COMMAND, gpu="a100-40gb"
-    ).prediction
-    assert answer is not None and answer.batch_size == 16
 
 
 def test_a_script_that_takes_no_marked_numbers_is_tried_again_without():

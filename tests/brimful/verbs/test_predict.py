@@ -310,23 +310,38 @@ def test_the_recommended_size_is_in_the_table_and_in_the_first_lines():
     assert f"--batch-size {size}" in prediction.next_command.line
 
 
-def test_cards_that_the_command_does_not_use_are_named_with_the_way_to_use_them():
-    record = work(World(dataset=None), predict, ("my-train", "--batch-size", "64"), gpu="l4:2")
-    (idle,) = (note for note in record.prediction.warnings if note.code == "idle-cards")
-    assert idle.problem == "the command uses one of the two cards"
-    assert idle.suggestion.startswith("torchrun --nproc-per-node 2 … uses both, if ")
-    assert headline(record).sentence.startswith("The command uses one of the two cards; torchrun ")
-    alone = work(World(dataset=None), predict, ("my-train", "--batch-size", "64"), gpu="l4")
-    assert "idle-cards" not in codes(alone.prediction)
-
-
-def test_a_name_of_several_cards_says_which_was_taken():
-    record = work(World(), predict, ("my-train", "--batch-size", "64"), gpu="a100")
-    (note,) = (note for note in record.notes if note.code == "which-card")
-    assert note.problem == "a100 is taken to be a100-40gb (NVIDIA A100-SXM4-40GB)"
-    assert "a100-40gb-pcie" in note.explanation
-    named = work(World(), predict, ("my-train", "--batch-size", "64"), gpu="a100-40gb").notes
-    assert "which-card" not in {note.code for note in named}
+@pytest.mark.parametrize(
+    ("named", "code", "problem", "words", "other"),
+    [
+        (
+            "l4:2",
+            "idle-cards",
+            "the command uses one of the two cards",
+            "torchrun --nproc-per-node 2 … uses both, if ",
+            "l4",
+        ),
+        (
+            "a100",
+            "which-card",
+            "a100 is taken to be a100-40gb (NVIDIA A100-SXM4-40GB)",
+            "a100-40gb-pcie",
+            "a100-40gb",
+        ),
+    ],
+)
+def test_cards_that_the_command_does_not_use_are_named_and_of_a_name_of_several_the_one_taken(
+    named, code, problem, words, other
+):
+    of_both, of_other = (
+        [note for note in (*record.notes, *record.prediction.warnings) if note.code == code]
+        for record in (
+            work(World(dataset=None), predict, ("my-train", "--batch-size", "64"), gpu=gpu)
+            for gpu in (named, other)
+        )
+    )
+    (note,) = of_both
+    assert note.problem == problem and words in f"{note.explanation}\n{note.suggestion}"
+    assert of_other == []
 
 
 @SLOW
@@ -359,12 +374,6 @@ def test_a_size_fits_that_goes_on_with_its_cached_memory_given_back_and_the_time
         and "assumed" in warning.explanation
     )
     assert not predicted(world, "20").retries_per_step
-
-
-def test_a_batch_size_that_does_not_fit_is_answered_with_how_much_it_would_take():
-    prediction = predicted(World(linear=100 * MIB), "100")
-    assert prediction.verdict == "does_not_fit"
-    assert prediction.peak.device_bytes > 4 * GIB, "the peak on a card as large as needed"
 
 
 @pytest.mark.parametrize(

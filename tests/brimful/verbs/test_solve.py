@@ -193,9 +193,17 @@ def test_values_that_take_too_much_of_this_computer_are_given_up_after_few_trial
     assert all(trial.time_limit_s <= 30 and trial.host_limit_bytes for trial in world.launched[1:])
 
 
-def test_a_setting_that_changes_nothing_is_an_error_that_names_the_values_tried():
-    with pytest.raises(UsageError, match=r"max_length changes nothing: .* at 5, 12, 96 and 768"):
-        solved(World())
+@pytest.mark.parametrize(
+    ("world", "error", "says"),
+    [
+        (World(), UsageError, r"max_length changes nothing: .* at 5, 12, 96 and 768"),
+        (Shaped(most=0), CommandFailed, "max_length 5"),
+    ],
+    ids=["a setting that changes nothing", "a script that fails at every value"],
+)
+def test_where_no_value_can_be_named_the_error_says_what_was_tried(world, error, says):
+    with pytest.raises(error, match=says):
+        solved(world)
 
 
 def test_beyond_the_data_any_value_fits_and_none_is_called_the_largest():
@@ -247,11 +255,6 @@ def test_the_open_batch_size_and_solving_for_it_are_one_question():
 def test_a_question_that_cannot_be_meant_is_refused_in_a_sentence(more, says):
     with pytest.raises(UsageError, match=says):
         work(Shaped(), predict, COMMAND, **({"gpu_memory": "4GiB"} | more))
-
-
-def test_a_script_that_fails_at_every_value_raises_its_first_failure():
-    with pytest.raises(CommandFailed, match="max_length 5"):
-        solved(Shaped(most=0))
 
 
 def test_what_if_tries_its_changes_at_the_value_that_was_solved_for():

@@ -146,15 +146,9 @@ class World:
             if on_cpu
             else PhasePeak(peak, peak, peak, None)
         )
-        if peak <= limit:
-            return self._sample(trial, size, folder, Outcome.COMPLETED, result)
-        return self._sample(
-            trial,
-            size,
-            folder,
-            Outcome.OUT_OF_HOST_MEMORY if on_cpu else Outcome.OUT_OF_DEVICE_MEMORY,
-            None,
-        )
+        full = Outcome.OUT_OF_HOST_MEMORY if on_cpu else Outcome.OUT_OF_DEVICE_MEMORY
+        outcome = Outcome.COMPLETED if peak <= limit else full
+        return self._sample(trial, size, folder, outcome, result)
 
     def _sample(
         self, trial: Trial, size: int, folder: Path, outcome: Outcome, peak: PhasePeak | None

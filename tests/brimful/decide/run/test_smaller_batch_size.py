@@ -81,6 +81,7 @@ NEXT, NEAR = (
 @pytest.mark.parametrize(
     ("failed", "known", "effective", "expected"),
     [
+        (1, FittingSizes(ran=(1,)), 64, None),  # there is nothing below one
         (
             512,
             FittingSizes((64, 256, 384, 500)),
@@ -147,10 +148,6 @@ def test_the_next_size_goes_by_what_is_known(failed, known, effective, size, acc
         and (found.batch_size, found.accumulation) == (size, accumulation)
         and why in found.why
     )
-
-
-def test_there_is_nothing_below_one():
-    assert next_smaller(1, FittingSizes(ran=(1,)), effective=64) is None
 
 
 def sample(size: int, outcome: Outcome, peak: int) -> TrialResult:
