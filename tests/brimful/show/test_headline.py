@@ -1,6 +1,7 @@
 """The result in one sentence."""
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -197,30 +198,34 @@ def test_what_does_not_fit_as_it_is_may_fit_compiled() -> None:
         assert "ompiled" not in of_prediction(other).sentence
 
 
-def test_a_tight_size_runs_only_at_the_lower_end_of_its_interval() -> None:
+@pytest.mark.parametrize(
+    ("verdict", "beyond", "tone", "words"),
+    [
+        ("tight", -1, "bad", "is tight on .*only if the lower end"),
+        (
+            "fits",
+            -1,
+            "good",
+            r"when memory is full \(slower steps\): predicted peak 35\.5 GiB",
+        ),
+        (
+            "fits",
+            2**30,
+            "good",
+            r"when memory is full \(slower steps\): it runs within 35\.5 GiB; with all of the "
+            r"card, predicted peak 36\.5 GiB",
+        ),
+    ],
+)
+def test_a_tight_size_runs_only_at_the_lower_end_of_its_interval(
+    verdict: str, beyond: int, tone: str, words: str
+) -> None:
     value = prediction()
-    near = replace(
-        value.peak,
-        device_bytes=value.budget.bytes - 1,
-        device_interval_bytes=(1, value.budget.bytes + 2**30),
-    )
-    result = of_prediction(replace(value, verdict="tight", peak=near))
-    assert (
-        result.tone == "bad"
-        and "is tight on" in result.sentence
-        and "only if the lower end" in result.sentence
-    )
-    gives_back = of_prediction(replace(value, verdict="fits", peak=near))
-    assert (
-        gives_back.tone == "good"
-        and "when memory is full (slower steps): predicted peak 35.5 GiB" in gives_back.sentence
-    )
-    over = replace(near, device_bytes=value.budget.bytes + 2**30)
-    sentence = of_prediction(replace(value, verdict="fits", peak=over)).sentence
-    assert (
-        "when memory is full (slower steps): it runs within 35.5 GiB; with all of the card, "
-        "predicted peak 36.5 GiB" in sentence
-    )
+    most = value.budget.bytes
+    interval = (1, most + 2**30)
+    near = replace(value.peak, device_bytes=most + beyond, device_interval_bytes=interval)
+    result = of_prediction(replace(value, verdict=verdict, peak=near))
+    assert result.tone == tone and re.search(words, result.sentence)
 
 
 def test_a_command_that_puts_nothing_on_the_card_trains_on_the_host() -> None:

@@ -207,23 +207,43 @@ def test_a_smaller_host_limit_is_obeyed_and_counts_as_out_of_memory(trains):
     assert sizes(record) == [400, 200] and ended(record) == (Outcome.COMPLETED, 0)
 
 
+LADDERS = {
+    "": "'' is no batch size",
+    "64,half": "'half' is no batch size",
+    "64,0": "'0' is no batch size",
+    "64,-8": "'-8' is no batch size",
+    "32,,16": "'' is no batch size",
+    "32,64": "64 is not smaller than 32",
+    "32,32": "32 is not smaller than 32",
+}
+
+
 @pytest.mark.parametrize(
-    ("words", "more", "problem"),
+    ("words", "more", "problem", "suggestion"),
     [
-        (("{resume}",), {}, "which words it stands for"),
-        (("1",), {"resume_with": "--resume"}, r"no \{resume\}"),
-        (("{resume}",), {"resume_with": "'open"}, "quotation"),
-        (("{lr}",), {}, r"\{lr\}"),
-        (("1",), {"settings": {"lr": 3}}, r"no \{lr\}"),
-        (("1",), {"host_limit": "a lot"}, "a lot"),
+        (("{resume}",), {}, "which words it stands for", ""),
+        (("1",), {"resume_with": "--resume"}, r"no \{resume\}", ""),
+        (("{resume}",), {"resume_with": "'open"}, "quotation", ""),
+        (("{lr}",), {}, r"\{lr\}", ""),
+        (("1",), {"settings": {"lr": 3}}, r"no \{lr\}", ""),
+        (("1",), {"host_limit": "a lot"}, "a lot", ""),
+        *(
+            (
+                ("{batch_size}", "20"),
+                {"settings": {"batch_size": 64}, "ladder": ladder},
+                problem,
+                "--ladder 96,80,64,48",
+            )
+            for ladder, problem in LADDERS.items()
+        ),
     ],
 )
 def test_what_cannot_be_meant_is_refused_before_anything_is_started(
-    trains, user, tmp_path, words, more, problem
+    trains, user, tmp_path, words, more, problem, suggestion
 ):
-    with pytest.raises(UsageError, match=problem):
+    with pytest.raises(UsageError, match=problem) as caught:
         trains(*words, **more)
-    assert user.lines == []
+    assert suggestion in (caught.value.suggestion or "") and user.lines == []
     assert not list_records(tmp_path / "home")
 
 
@@ -425,24 +445,3 @@ def test_a_ladder_names_the_sizes_after_out_of_memory_and_no_others(trains, user
     record = trains("{batch_size}", "20", settings={"batch_size": 64}, ladder="48,32")
     assert sizes(record) == [64, 48, 32] and ended(record) == (Outcome.OUT_OF_HOST_MEMORY, 3)
     assert "there is nothing smaller on --ladder" in record.run.ended.message
-
-
-@pytest.mark.parametrize(
-    ("ladder", "problem"),
-    [
-        ("", "'' is no batch size"),
-        ("64,half", "'half' is no batch size"),
-        ("64,0", "'0' is no batch size"),
-        ("64,-8", "'-8' is no batch size"),
-        ("32,,16", "'' is no batch size"),
-        ("32,64", "64 is not smaller than 32"),
-        ("32,32", "32 is not smaller than 32"),
-    ],
-)
-def test_a_ladder_that_does_not_fall_is_refused_before_anything_is_started(
-    trains, tmp_path, ladder, problem
-):
-    with pytest.raises(UsageError, match=problem) as caught:
-        trains("{batch_size}", "20", settings={"batch_size": 64}, ladder=ladder)
-    assert "--ladder 96,80,64,48" in caught.value.suggestion
-    assert not list_records(tmp_path / "home")

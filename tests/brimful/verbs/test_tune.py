@@ -183,16 +183,17 @@ def test_on_a_real_card_what_is_named_has_run_with_uneven_batches_of_its_own_ord
     assert fits[size] and not any(fits[tried] for tried in too_large)
 
 
-def test_on_a_cpu_which_reserves_no_memory_uneven_batches_need_no_trial_more():
-    world = Uneven(overhead_s=1.0)
-    work(world, tune, device="cpu", budget="4GiB")
-    assert not any(trial.settles_after for trial in world.launched)
-
-
 @pytest.mark.usefixtures("real_card")
-def test_on_a_real_card_batches_of_one_shape_need_no_trial_more():
-    world = World(fixed=GIB, linear=100 * MIB, device_bytes=8 * GIB)
-    assert "of its own order" not in work(world, tune).plan.settings[0].why
+@pytest.mark.parametrize(
+    ("world", "where"),
+    [
+        (Uneven(overhead_s=1.0), {"device": "cpu", "budget": "4GiB"}),
+        (World(fixed=GIB, linear=100 * MIB, device_bytes=8 * GIB), {}),
+    ],
+    ids=["uneven batches on a CPU, which reserves no memory", "batches of one shape on a card"],
+)
+def test_without_uneven_batches_on_a_real_card_no_trial_more_is_needed(world, where):
+    assert "of its own order" not in work(world, tune, **where).plan.settings[0].why
     assert not any(trial.settles_after for trial in world.launched)
 
 
@@ -381,20 +382,20 @@ def test_workers_stay_as_they_are_where_nothing_waits_or_they_cannot_be_set(worl
 
 
 @pytest.mark.usefixtures("small_host")
-def test_the_user_can_say_how_many_workers_or_that_brimful_sets_nothing_in_a_script():
-    for number in (0, 2):
-        record = work(
-            World(**LOADS),
-            tune,
-            ASKED,
-            device="cpu",
-            budget="1GiB",
-            settings={"num_workers": number},
-        )
-        assert settings_of(record)["num_workers"].effective == number
-        assert bool(record.plan.places) == (number != 0)
-    record = work(World(**LOADS), tune, ASKED, device="cpu", budget="1GiB", batch_size_from="flag")
-    assert "num_workers" not in settings_of(record)
+@pytest.mark.parametrize(
+    ("more", "effective", "is_placed"),
+    [
+        ({"settings": {"num_workers": 0}}, 0, False),
+        ({"settings": {"num_workers": 2}}, 2, True),
+        ({"batch_size_from": "flag"}, None, False),
+    ],
+)
+def test_the_user_can_say_how_many_workers_or_that_brimful_sets_nothing_in_a_script(
+    more, effective, is_placed
+):
+    record = work(World(**LOADS), tune, ASKED, device="cpu", budget="1GiB", **more)
+    row = settings_of(record).get("num_workers")
+    assert (row and row.effective, bool(record.plan.places)) == (effective, is_placed)
 
 
 @pytest.mark.usefixtures("small_host")

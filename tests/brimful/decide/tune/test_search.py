@@ -288,13 +288,14 @@ class Paced(Machine):
     ("paces", "own", "chosen"),
     [
         ({512: [904, 1090, 819], 2000: [4020, 2000, 1960], 128: [300, 1500, 300]}, 512, 2000),
-        ({64: [100.0], 256: [150.0], 128: [165.0, 140.0, 140.0], 16: [10.0]}, 64, 256),
+        ({64: [100.0], 256: [150.0], 128: [165.0, 140.0, 140.0], 16: [10.0]}, 64, 128),
     ],
-    ids=["one bad repeat of 512", "256 never ran beside the own at first"],
+    ids=["one bad repeat of 512", "256 looked slower than 128"],
 )
 def test_what_was_clearly_faster_beside_the_users_own_settings_is_named(paces, own, chosen):
     """One bad repeat at another size does not set the noise for all (as it was seen: 512 was
-    named); and 256 looked slower than 128 until that was run again.
+    named). 256 looked slower than 128 until that was run again, and was never run beside the
+    user's own settings.
     """
     result = search(Paced(paces), problem(max(paces), requested=own))
     assert result.chosen["batch_size"] == chosen and result.gain.low > 0
@@ -435,22 +436,22 @@ def test_the_way_up_ends_where_an_epoch_has_too_few_steps_for_a_speed():
     assert max(result.sizes) == 256
 
 
-def test_a_command_that_always_crashes_ends_the_search_with_its_failure():
-    machine = Machine(saturating(), failing=dict.fromkeys(range(1, 600), Outcome.CRASHED))
-    result = search(machine, problem(512, requested=16))
-    assert (
-        result.chosen is None
-        and result.failure.outcome is Outcome.CRASHED
-        and len(result.samples) <= 3
-    )
-
-
 @pytest.mark.parametrize(
-    "outcome", [Outcome.INTERRUPTED, Outcome.PROBE_NOT_LOADED, Outcome.UNSUPPORTED]
+    ("outcome", "most"),
+    [
+        (Outcome.CRASHED, 3),
+        (Outcome.INTERRUPTED, 1),
+        (Outcome.PROBE_NOT_LOADED, 1),
+        (Outcome.UNSUPPORTED, 1),
+    ],
 )
-def test_what_no_other_size_can_change_ends_the_search_at_once(outcome):
-    result = search(Machine(saturating(), failing=dict.fromkeys(range(600), outcome)), problem(512))
-    assert [one.outcome for one in result.samples] == [result.failure.outcome] == [outcome]
+def test_what_no_other_size_can_change_ends_the_search_at_once_and_a_crash_everywhere_soon(
+    outcome, most
+):
+    machine = Machine(saturating(), failing=dict.fromkeys(range(600), outcome))
+    result = search(machine, problem(512, requested=16))
+    assert result.chosen is None and result.failure.outcome is outcome
+    assert {one.outcome for one in result.samples} == {outcome} and len(result.samples) <= most
 
 
 def test_an_interruption_ends_the_search_at_any_time_and_keeps_what_was_found():

@@ -124,9 +124,7 @@ def test_a_card_is_found_by_any_of_its_names(name, key):
 def test_an_unknown_card_is_answered_with_the_nearest_names_or_the_option_for_memory(name, said):
     with pytest.raises(NoSuchDevice) as caught:
         find_gpu(name)
-    assert (
-        said in (*caught.value.nearest, caught.value.suggestion) or said in caught.value.suggestion
-    )
+    assert said in caught.value.nearest or said in caught.value.suggestion
 
 
 def test_a_card_of_ones_own_has_the_memory_that_was_given_and_is_labelled_assumed():
