@@ -130,27 +130,29 @@ def test_a_place_is_limited_by_what_is_smaller_than_the_data_set(limit, is_limit
     assert limited == (place.limited_at if is_limited else None)
 
 
-def test_a_place_is_known_to_be_followed_as_far_as_trials_showed_it():
-    def tried(size, place=SCRIPT, outcome=Outcome.COMPLETED):
-        command = Command(("train",), places={"batch_size": place})
-        trial = Trial(command, {"batch_size": size}, Device("cpu", "cpu"), TrialKind.AUDIT)
-        return replace(result(outcome=outcome), trial=trial)
+def tried(size: int, place: Place = SCRIPT, outcome: Outcome = Outcome.COMPLETED) -> TrialResult:
+    command = Command(("train",), places={"batch_size": place})
+    trial = Trial(command, {"batch_size": size}, Device("cpu", "cpu"), TrialKind.AUDIT)
+    return replace(result(outcome=outcome), trial=trial)
 
-    def is_followed(size, *trials, cap=None):
-        return batch_size_place.is_followed(SCRIPT, trials, size, cap)
 
-    assert [is_followed(size, tried(512)) for size in (64, 128, 300, 512, 513)] == [
-        False,
-        True,
-        True,
-        True,
-        False,
-    ]
-    assert not is_followed(300, tried(512), cap=256) and is_followed(256, tried(512), cap=256)
-    assert not is_followed(128), "no trial has set it"
-    assert not is_followed(300, tried(512, outcome=Outcome.CRASHED))
-    assert not is_followed(300, tried(512, replace(SCRIPT, line=9)))
-    assert batch_size_place.is_followed(LOADER, (), 9_999, None), "it is the loader's own"
+@pytest.mark.parametrize(
+    ("place", "trials", "size", "cap", "is_followed"),
+    [
+        *((SCRIPT, (tried(512),), size, None, True) for size in (128, 300, 512)),
+        *((SCRIPT, (tried(512),), size, None, False) for size in (64, 513)),
+        (SCRIPT, (tried(512),), 300, 256, False),
+        (SCRIPT, (tried(512),), 256, 256, True),
+        (SCRIPT, (), 128, None, False),  # no trial has set it
+        (SCRIPT, (tried(512, outcome=Outcome.CRASHED),), 300, None, False),
+        (SCRIPT, (tried(512, replace(SCRIPT, line=9)),), 300, None, False),
+        (LOADER, (), 9_999, None, True),  # it is the loader's own
+    ],
+)
+def test_a_place_is_known_to_be_followed_as_far_as_trials_showed_it(
+    place, trials, size, cap, is_followed
+):
+    assert batch_size_place.is_followed(place, trials, size, cap) is is_followed
 
 
 def test_a_number_of_all_ranks_is_no_doubt():

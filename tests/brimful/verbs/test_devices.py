@@ -67,20 +67,30 @@ def test_the_number_of_cards_stands_behind_a_colon():
     assert (device.cards, device.label) == (3, "3 x t4 (imaginary)")
 
 
-def test_machines_stand_behind_the_cards_of_each_and_have_a_network():
-    (machines,) = cards("h100:8x4")
-    assert machines[1:] == (8, 32, 0)
+@pytest.mark.parametrize(
+    ("words", "more", "placed", "bytes_per_s"),
+    [
+        ("h100:8x4", {}, (8, 32, 0), 50e9),
+        ("a100-40gb:8x2", {}, (8, 16, 0), 25e9),
+        ("h100:8", {"ranks": 32}, (8, 32, 0), 50e9),  # as a launcher would start so many
+        ("h100:8x4", {"link": "100Gb", "as_rank": 31}, (8, 32, 31), 12.5e9),
+        ("h100:8x1", {}, (8, None, None), None),
+        ("h100:8", {}, (8, None, None), None),
+    ],
+)
+def test_machines_stand_behind_the_cards_of_each_and_have_a_network(
+    words, more, placed, bytes_per_s
+):
+    (machines,) = cards(words, **more)
     network = machines.gpu.network_bytes_per_s
-    assert (network.value, network.source) == (50e9, Source.ASSUMED)
-    assert cards("a100-40gb:8x2")[0].gpu.network_bytes_per_s.value == 25e9
-    assert cards("h100:8", ranks=32)[0] == machines, "as a launcher would start so many"
-    given = cards("h100:8x4", link="100Gb", as_rank=31)[0]
-    assert given.as_rank == 31 and given.gpu.network_bytes_per_s.value == 12.5e9
+    assert (machines[1:], network and network.value) == (placed, bytes_per_s)
+
+
+def test_machines_are_named_with_their_cards_and_the_speed_of_their_network_is_assumed():
+    (machines,) = cards("h100:8x4")
+    assert machines.gpu.network_bytes_per_s.source is Source.ASSUMED
     device, _ = choose(parse(("python", "train.py")), "auto", machines)
     assert device.label == "4 machines of 8 x h100 (imaginary)"
-    assert cards("h100:8x1")[0] == cards("h100:8")[0]
-    assert cards("h100:8")[0].gpu.network_bytes_per_s is None
-    assert [of.ranks for of in cards("h100:8,h100:8x2")] == [None, 16]
 
 
 @pytest.mark.parametrize(

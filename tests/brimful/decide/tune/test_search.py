@@ -4,6 +4,7 @@ out, sizes that fail.
 
 import dataclasses
 import random
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -393,27 +394,24 @@ def test_an_allocator_that_helps_large_tensors_alone_is_found_at_a_large_size():
     assert result.environment == ALLOCATOR
 
 
-def test_workers_are_tried_where_loading_takes_time_and_not_elsewhere():
-    settings_ = {"settings": {"num_workers": 0}, "worker_counts": (1, 3)}
-    helped = search(
-        Machine(lambda size: 100.0, worker_gain={1: 1.3, 3: 1.5}),
-        problem(64, requested=16, **settings_),
+@pytest.mark.parametrize(
+    ("gains", "loading", "tried", "chosen", "why"),
+    [
+        ({1: 1.3, 3: 1.5}, 0.3, {0, 1, 3}, 3, ""),
+        ({1: 0.9, 3: 0.8}, 0.3, {0, 1, 3}, 0, "1 brought -10% samples/s"),
+        ({3: 1.5}, 0.0, {0}, 0, ".*no time worth saving"),
+    ],
+    ids=["helped", "slower", "idle"],
+)
+def test_workers_are_tried_where_loading_takes_time_and_not_elsewhere(
+    gains, loading, tried, chosen, why
+):
+    result = search(
+        Machine(lambda size: 100.0, worker_gain=gains, loading_share=loading),
+        problem(64, requested=16, settings={"num_workers": 0}, worker_counts=(1, 3)),
     )
-    assert helped.chosen["num_workers"] == 3
-    slower = search(
-        Machine(lambda size: 100.0, worker_gain={1: 0.9, 3: 0.8}),
-        problem(64, requested=16, **settings_),
-    )
-    assert slower.chosen["num_workers"] == 0 and slower.why["num_workers"].startswith(
-        "1 brought -10% samples/s"
-    )
-    idle = search(
-        Machine(lambda size: 100.0, worker_gain={3: 1.5}, loading_share=0.0),
-        problem(64, requested=16, **settings_),
-    )
-    assert idle.chosen["num_workers"] == 0
-    assert {one.trial.settings["num_workers"] for one in idle.samples} == {0}
-    assert "no time worth saving" in idle.why["num_workers"]
+    assert result.chosen["num_workers"] == chosen and re.match(why, result.why["num_workers"])
+    assert {one.trial.settings["num_workers"] for one in result.samples} == tried
 
 
 def test_the_way_up_ends_where_an_epoch_has_too_few_steps_for_a_speed():
