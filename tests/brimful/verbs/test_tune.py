@@ -3,6 +3,7 @@ beside what was asked.
 """
 
 import dataclasses
+import re
 import time
 from types import SimpleNamespace
 
@@ -197,26 +198,43 @@ def test_without_uneven_batches_on_a_real_card_no_trial_more_is_needed(world, wh
     assert not any(trial.settles_after for trial in world.launched)
 
 
-def test_a_crash_at_large_sizes_alone_leaves_a_plan_below_it():
-    record = work(
-        failing_above(40, overhead_s=0.3),
-        tune,
-        ("my-train", "--batch-size", "8"),
-        device="cpu",
-        budget="4GiB",
-    )
-    assert 8 <= chosen(record) <= 40
-    record = work(failing_above(40), tune, device="cpu", budget="4GiB", objective="largest")
-    assert record.memory.limited_by.startswith("the script itself, which fails at batch size ")
-    assert "limited by the script itself" in record.plan.settings[0].why
-    record = work(failing_above(40), tune, gpu_memory="8GiB")
-    assert 1 <= chosen(record) <= 40 and any(note.code == "script-error" for note in record.notes)
-    record = work(failing_above(300, linear=64 * 1024), tune, gpu_memory="8GiB")
-    (row,) = [row for row in record.plan.settings if row.name == "batch_size"]
-    assert 270 <= row.effective <= 300
-    assert row.why.startswith(
-        "the largest that ran; limited by the script itself, which fails at batch size 3"
-    )
+ON_CPU = {"device": "cpu", "budget": "4GiB"}
+ON_CARD = {"gpu_memory": "8GiB"}
+
+
+@pytest.mark.parametrize(
+    ("world", "where", "sizes", "limit", "why"),
+    [
+        (
+            failing_above(40, overhead_s=0.3),
+            ON_CPU | {"argv": ("my-train", "--batch-size", "8")},
+            range(8, 41),
+            "",
+            "",
+        ),
+        (
+            failing_above(40),
+            ON_CPU | {"objective": "largest"},
+            range(1, 41),
+            "the script itself, which fails at batch size ",
+            ".*limited by the script itself",
+        ),
+        (failing_above(40), ON_CARD, range(1, 41), "", ""),
+        (
+            failing_above(300, linear=64 * 1024),
+            ON_CARD,
+            range(270, 301),
+            "",
+            "the largest that ran; limited by the script itself, which fails at batch size 3",
+        ),
+    ],
+)
+def test_a_crash_at_large_sizes_alone_leaves_a_plan_below_it(world, where, sizes, limit, why):
+    record = work(world, tune, **where)
+    row = settings_of(record)["batch_size"]
+    assert row.effective in sizes and re.match(why, row.why)
+    assert (record.memory.limited_by or "").startswith(limit)
+    assert where != ON_CARD or any(note.code == "script-error" for note in record.notes)
 
 
 @pytest.mark.parametrize(
