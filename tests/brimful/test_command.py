@@ -7,77 +7,40 @@ from hypothesis import strategies as st
 from brimful import command as commands
 from brimful.errors import UsageError
 
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        "--batch_size 64",
-        "--batch-size=64",
-        "--bs 64",
-        "-b 64",
-        "--per_device_train_batch_size 64",
-        "--train_batch_size=64",
-        "--batch_size_per_gpu 64",
-        "data.batch_size=64",
-        "+trainer.bs=64",
-        "--data.batch_size 64",
-        "--data.batch-size=64",
-        "--train.micro_batch_size 64",
-        "--device_batch_size=64",
-        "--batch 64",
-        "batch=64",
-        "train/loader.batch_size=64",
-        "--batchSize 64",
-        "--bsz 64",
-        "--train_bs 64",
-        "--train-batch 64",
-        "--per-gpu-batch 64",
-        "--micro-batch-size=64",
-        "--train_micro_batch_size_per_gpu 64",
-        "--windows_batch_size 64",
-        "model.batchSize=64",
-    ],
-)
-def test_a_known_flag_is_opened_and_reported(given):
-    words = given.split()
-    command = commands.parse(["python", "train.py", *words, "--epochs", "3"])
-    assert command.found_flags == {"batch_size": words[0].partition("=")[0]}
-    assert (command.given["batch_size"], commands.placeholders(command)) == (64, ("batch_size",))
-    filled = commands.fill(command, {"batch_size": 96})
-    assert [w.replace("96", "64") for w in filled] == [
-        "python",
-        "train.py",
-        *words,
-        "--epochs",
-        "3",
-    ]
+BATCH_SIZES = [
+    *("--batch_size 64", "--batch-size=64", "--bs 64", "-b 64", "--per_device_train_batch_size 64"),
+    *("--train_batch_size=64", "--batch_size_per_gpu 64", "data.batch_size=64", "+trainer.bs=64"),
+    *("--data.batch_size 64", "--data.batch-size=64", "--train.micro_batch_size 64"),
+    *("--device_batch_size=64", "--batch 64", "batch=64", "train/loader.batch_size=64"),
+    *("--batchSize 64", "--bsz 64", "--train_bs 64", "--train-batch 64", "--per-gpu-batch 64"),
+    *("--micro-batch-size=64", "--train_micro_batch_size_per_gpu 64", "--windows_batch_size 64"),
+    "model.batchSize=64",
+]
+ACCUMULATIONS = [
+    *("--accum 3", "--grad-accum 3", "--grad_accum=3", "--accumulation-steps 3"),
+    *("--accumulate-grad-batches 3", "--accumulate_grad_batches=3", "--update-freq 3"),
+    *("--gradient_accumulation_steps 3", "--grad-accum-steps 3", "--accum_iter 3"),
+    *("trainer.accumulate_grad_batches=3", "+train.grad_accum=3", "--accum-freq 3"),
+    "--trainer.accumulate_grad_batches 3",
+]
 
 
 @pytest.mark.parametrize(
-    "given",
+    ("given", "setting", "value", "opened"),
     [
-        "--accum 3",
-        "--grad-accum 3",
-        "--grad_accum=3",
-        "--accumulation-steps 3",
-        "--accumulate-grad-batches 3",
-        "--accumulate_grad_batches=3",
-        "--gradient_accumulation_steps 3",
-        "--grad-accum-steps 3",
-        "--update-freq 3",
-        "--accum_iter 3",
-        "trainer.accumulate_grad_batches=3",
-        "+train.grad_accum=3",
-        "--accum-freq 3",
-        "--trainer.accumulate_grad_batches 3",
+        *((given, "batch_size", 64, ("batch_size",)) for given in BATCH_SIZES),
+        *((given, "accumulation", 3, ()) for given in ACCUMULATIONS),
     ],
 )
-def test_a_known_accumulation_flag_is_read_and_reported_and_left_as_it_is(given):
+def test_a_known_flag_is_reported_and_opened_for_the_batch_size_and_left_for_an_accumulation(
+    given, setting, value, opened
+):
     words = given.split()
-    argv = ["python", "train.py", *words, "--epochs", "2"]
+    argv = ["python", "train.py", *words, "--epochs", "3"]
     command = commands.parse(argv)
-    assert command.found_flags == {"accumulation": words[0].partition("=")[0]}
-    assert (command.given, command.argv) == ({"accumulation": 3}, tuple(argv))
+    assert command.found_flags == {setting: words[0].partition("=")[0]}
+    assert (command.given, commands.placeholders(command)) == ({setting: value}, opened)
+    assert [w.replace("96", "64") for w in commands.fill(command, {"batch_size": 96})] == argv
 
 
 @pytest.mark.parametrize(

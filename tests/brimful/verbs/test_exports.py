@@ -109,16 +109,19 @@ def test_what_cannot_be_written_at_the_end_is_noted_and_the_prediction_stands(tm
     assert not (tmp_path / "step.json").exists(), "the try before the trials leaves nothing"
 
 
-def test_a_file_that_cannot_be_written_is_refused_before_any_trial(tmp_path):
-    world = World()
-    with pytest.raises(UsageError, match="cannot be written: No such file or directory"):
-        work(world, predict, ASKED, gpu="a100-40gb", snapshot=tmp_path / "none" / "peak.pickle")
-    assert world.launched == []
-
-
-def test_a_file_that_is_there_is_kept_until_the_prediction_is_made(tmp_path):
-    path = tmp_path / "peak.pickle"
-    path.write_bytes(b"before")
-    with pytest.raises(UsageError, match="named twice"):
-        work(World(), predict, ASKED, gpu="a100-40gb", snapshot=path, step_trace=path)
-    assert path.read_bytes() == b"before"
+@pytest.mark.parametrize(
+    ("snapshot", "step_trace", "says"),
+    [
+        ("none/peak.pickle", None, "cannot be written: No such file or directory"),
+        ("there", "there", "named twice"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_refused_before_any_trial_and_one_that_is_there_is_kept(
+    tmp_path, snapshot, step_trace, says
+):
+    world, there = World(), tmp_path / "there"
+    there.write_bytes(b"before")
+    files = {"snapshot": tmp_path / snapshot, "step_trace": step_trace and tmp_path / step_trace}
+    with pytest.raises(UsageError, match=says):
+        work(world, predict, ASKED, gpu="a100-40gb", **files)
+    assert world.launched == [] and there.read_bytes() == b"before"
