@@ -158,8 +158,13 @@ def test_an_a100_on_pcie_has_that_link_and_a_clock_that_its_power_holds(key):
     assert pcie.total_bytes.value == pytest.approx(board.total_bytes.value, rel=0.001)
 
 
-def test_a_name_of_several_cards_names_those_that_were_not_taken():
-    assert others_named("A100") == ["a100-80gb", "a100-40gb-pcie", "a100-80gb-pcie"]
-    assert others_named("rtx3080") == ["rtx3080-20gb"]
-    for name in ("a100-40gb", "h100", "rtx3060", "nothing"):
-        assert others_named(name) == []
+@pytest.mark.parametrize(
+    ("name", "others"),
+    [
+        ("A100", ["a100-80gb", "a100-40gb-pcie", "a100-80gb-pcie"]),
+        ("rtx3080", ["rtx3080-20gb"]),
+        *((name, []) for name in ("a100-40gb", "h100", "rtx3060", "nothing")),
+    ],
+)
+def test_a_name_of_several_cards_names_those_that_were_not_taken(name, others):
+    assert others_named(name) == others
