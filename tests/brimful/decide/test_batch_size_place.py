@@ -69,33 +69,26 @@ def test_the_training_loader_with_most_batches_gives_the_place_the_text_before_t
     assert batch_size_place.places_in(result(loader("eval"))) == ()
 
 
-def test_loaders_that_other_calls_make_keep_their_number():
-    (place,) = batch_size_place.places_in(result(loader(), loader("eval", 256, [TESTS])), "loader")
-    assert place.not_calls == [TESTS.calls]
-    assert (
-        batch_size_place.places_in(result(loader(), loader("eval", 128, [LOADER])), "loader")[
-            0
-        ].not_calls
-        == []
-    )
+@pytest.mark.parametrize(
+    ("evaluation", "not_calls"),
+    [(loader("eval", 256, [TESTS]), [TESTS.calls]), (loader("eval", 128, [LOADER]), [])],
+)
+def test_loaders_that_other_calls_make_keep_their_number(evaluation, not_calls):
+    (place,) = batch_size_place.places_in(result(loader(), evaluation), "loader")
+    assert place.not_calls == not_calls
 
 
-def test_the_evaluation_has_a_place_of_its_own_unless_it_takes_the_same_number():
-    own = replace(SCRIPT, line=7)
-    assert (
-        batch_size_place.eval_place_in(result(loader(), loader("eval", 256, [own, TESTS])), SCRIPT)
-        == own
-    )
-    found = batch_size_place.eval_place_in(
-        result(loader(), loader("eval", 128, [SCRIPT, TESTS])), SCRIPT
-    )
-    assert found is not None and found.calls == TESTS.calls and found.not_calls == [LOADER.calls]
-    assert (
-        batch_size_place.eval_place_in(
-            result(loader(), loader("eval", 128, [SCRIPT, LOADER])), SCRIPT
-        )
-        is None
-    )
+@pytest.mark.parametrize(
+    ("evaluation", "place"),
+    [
+        (loader("eval", 256, [replace(SCRIPT, line=7), TESTS]), replace(SCRIPT, line=7)),
+        (loader("eval", 128, [SCRIPT, TESTS]), replace(TESTS, not_calls=[LOADER.calls])),
+        (loader("eval", 128, [SCRIPT, LOADER]), None),
+    ],
+    ids=["a number of its own", "a call of its own", "the same number"],
+)
+def test_the_evaluation_has_a_place_of_its_own_unless_it_takes_the_same_number(evaluation, place):
+    assert batch_size_place.eval_place_in(result(loader(), evaluation), SCRIPT) == place
 
 
 @pytest.mark.parametrize(
