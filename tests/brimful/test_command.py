@@ -7,79 +7,40 @@ from hypothesis import strategies as st
 from brimful import command as commands
 from brimful.errors import UsageError
 
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        "--batch_size 64",
-        "--batch-size=64",
-        "--bs 64",
-        "-b 64",
-        "--per_device_train_batch_size 64",
-        "--train_batch_size=64",
-        "--batch_size_per_gpu 64",
-        "data.batch_size=64",
-        "+trainer.bs=64",
-        "--data.batch_size 64",
-        "--data.batch-size=64",
-        "--train.micro_batch_size 64",
-        "--device_batch_size=64",
-        "--batch 64",
-        "batch=64",
-        "train/loader.batch_size=64",
-        "--batchSize 64",
-        "--bsz 64",
-        "--train_bs 64",
-        "--train-batch 64",
-        "--per-gpu-batch 64",
-        "--micro-batch-size=64",
-        "--train_micro_batch_size_per_gpu 64",
-        "--windows_batch_size 64",
-        "model.batchSize=64",
-    ],
-)
-def test_a_known_flag_is_opened_and_reported(given):
-    words = given.split()
-    command = commands.parse(["python", "train.py", *words, "--epochs", "3"])
-    assert command.found_flags == {"batch_size": words[0].partition("=")[0]}
-    assert command.given["batch_size"] == 64
-    assert commands.placeholders(command) == ("batch_size",)
-    filled = commands.fill(command, {"batch_size": 96})
-    assert [w.replace("96", "64") for w in filled] == [
-        "python",
-        "train.py",
-        *words,
-        "--epochs",
-        "3",
-    ]
+BATCH_SIZES = [
+    *("--batch_size 64", "--batch-size=64", "--bs 64", "-b 64", "--per_device_train_batch_size 64"),
+    *("--train_batch_size=64", "--batch_size_per_gpu 64", "data.batch_size=64", "+trainer.bs=64"),
+    *("--data.batch_size 64", "--data.batch-size=64", "--train.micro_batch_size 64"),
+    *("--device_batch_size=64", "--batch 64", "batch=64", "train/loader.batch_size=64"),
+    *("--batchSize 64", "--bsz 64", "--train_bs 64", "--train-batch 64", "--per-gpu-batch 64"),
+    *("--micro-batch-size=64", "--train_micro_batch_size_per_gpu 64", "--windows_batch_size 64"),
+    "model.batchSize=64",
+]
+ACCUMULATIONS = [
+    *("--accum 3", "--grad-accum 3", "--grad_accum=3", "--accumulation-steps 3"),
+    *("--accumulate-grad-batches 3", "--accumulate_grad_batches=3", "--update-freq 3"),
+    *("--gradient_accumulation_steps 3", "--grad-accum-steps 3", "--accum_iter 3"),
+    *("trainer.accumulate_grad_batches=3", "+train.grad_accum=3", "--accum-freq 3"),
+    "--trainer.accumulate_grad_batches 3",
+]
 
 
 @pytest.mark.parametrize(
-    "given",
+    ("given", "setting", "value", "opened"),
     [
-        "--accum 3",
-        "--grad-accum 3",
-        "--grad_accum=3",
-        "--accumulation-steps 3",
-        "--accumulate-grad-batches 3",
-        "--accumulate_grad_batches=3",
-        "--gradient_accumulation_steps 3",
-        "--grad-accum-steps 3",
-        "--update-freq 3",
-        "--accum_iter 3",
-        "trainer.accumulate_grad_batches=3",
-        "+train.grad_accum=3",
-        "--accum-freq 3",
-        "--trainer.accumulate_grad_batches 3",
+        *((given, "batch_size", 64, ("batch_size",)) for given in BATCH_SIZES),
+        *((given, "accumulation", 3, ()) for given in ACCUMULATIONS),
     ],
 )
-def test_a_known_accumulation_flag_is_read_and_reported_and_left_as_it_is(given):
+def test_a_known_flag_is_reported_and_opened_for_the_batch_size_and_left_for_an_accumulation(
+    given, setting, value, opened
+):
     words = given.split()
-    argv = ["python", "train.py", *words, "--epochs", "2"]
+    argv = ["python", "train.py", *words, "--epochs", "3"]
     command = commands.parse(argv)
-    assert command.found_flags == {"accumulation": words[0].partition("=")[0]}
-    assert command.given == {"accumulation": 3}
-    assert command.argv == tuple(argv)
+    assert command.found_flags == {setting: words[0].partition("=")[0]}
+    assert (command.given, commands.placeholders(command)) == ({setting: value}, opened)
+    assert [w.replace("96", "64") for w in commands.fill(command, {"batch_size": 96})] == argv
 
 
 @pytest.mark.parametrize(
@@ -96,37 +57,22 @@ def test_a_known_accumulation_flag_is_read_and_reported_and_left_as_it_is(given)
         ["--data.batch_size"],
         ["my batch_size=4"],
         ["--no.batch_sizes", "4"],
+        ["-c", "import train as m; m.batch_size=64; m.main()"],
+        ["-c", "m.batch_size=64"],
+        ["-c", "batch_size=64;import train"],
     ],
 )
 def test_what_is_no_whole_number_or_no_key_is_not_taken_for_an_accumulation_or_a_batch_size(words):
-    command = commands.parse(["python", "train.py", *words])
+    command = commands.parse(["python", *["train.py"] * ("-c" not in words), *words])
     assert command.given == command.found_flags == {}
 
 
-@pytest.mark.parametrize(
-    "program",
-    [
-        "import train as m; m.batch_size=64; m.main()",
-        "m.batch_size=64",
-        "batch_size=64;import train",
-    ],
-)
-def test_a_program_behind_c_is_no_key(program):
-    assert commands.parse(["python", "-c", program]).found_flags == {}
-
-
 def test_a_placeholder_goes_before_any_flag():
-    assert (
-        "accumulation"
-        not in commands.parse(
-            ["python", "a.py", "--accum", "{accumulation}", "--update-freq", "2"]
-        ).given
-    )
-    command = commands.parse(
-        ["python", "train.py", "--batch-size", "8", "--my-batch", "{batch_size}"]
-    )
-    assert command.argv[3] == "8"
-    assert command.found_flags == {}
+    words = ("--accum", "{accumulation}", "--update-freq", "2")
+    assert "accumulation" not in commands.parse(("python", "a.py", *words)).given
+    words = ("--batch-size", "8", "--my-batch", "{batch_size}")
+    command = commands.parse(("python", "train.py", *words))
+    assert (command.argv[3], command.found_flags) == ("8", {})
 
 
 def test_other_known_flags_are_read_and_left_as_they_are():
@@ -137,11 +83,21 @@ def test_other_known_flags_are_read_and_left_as_they_are():
     assert "--num_workers=2" in command.argv
 
 
-def test_a_placeholder_that_nobody_sets_is_a_clear_error():
-    command = commands.parse(["python", "train.py", "--wd", "{weight_decay}"])
-    with pytest.raises(UsageError, match="weight_decay") as caught:
-        commands.fill(command, {})
-    assert "--set weight_decay" in caught.value.suggestion
+@pytest.mark.parametrize(
+    ("words", "problem", "suggestion"),
+    [
+        (["--wd", "{weight_decay}"], "weight_decay", "--set weight_decay"),
+        (["--batch-size", "{batch_size}", "--batch-size", "32"], "is followed by", "keep one"),
+        (["--batch-size={batch_size}", "--batch-size=32"], "is followed by", "keep one"),
+        (["--lr", "{lr}", "--wd", "1", "--lr", "0.1"], "is followed by", "keep one"),
+    ],
+)
+def test_a_placeholder_that_nobody_sets_or_the_same_flag_overrides_further_on_is_refused(
+    words, problem, suggestion
+):
+    with pytest.raises(UsageError, match=problem) as caught:
+        commands.fill(commands.parse(["python", "train.py", *words]), {})
+    assert suggestion in caught.value.suggestion
 
 
 def test_braces_that_are_no_placeholders_are_left_alone():
@@ -210,9 +166,8 @@ def test_doubled_braces_are_the_scripts_own():
 def test_a_place_to_resume_is_left_out_of_trials_and_filled_word_by_word_in_a_run():
     command = commands.parse(("train", "--bs", "{batch_size}", "{resume}", "--from={resume}"))
     assert commands.placeholders(command) == ("batch_size",)
-    assert commands.can_resume(command) and not commands.can_resume(
-        commands.parse(("train", "{{resume}}"))
-    )
+    plain = commands.parse(("train", "{{resume}}"))
+    assert commands.can_resume(command) and not commands.can_resume(plain)
     assert commands.fill(command, {"batch_size": 4}) == ("train", "--bs", "4")
     again = commands.resuming(command, ("--resume", "the last"))
     assert commands.fill(again, {"batch_size": 4}) == (
@@ -272,20 +227,6 @@ def test_commands_are_the_same_if_only_settings_and_what_is_free_differ(one, oth
     ) == same
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--batch-size", "{batch_size}", "--batch-size", "32"],
-        ["--batch-size={batch_size}", "--batch-size=32"],
-        ["--lr", "{lr}", "--wd", "1", "--lr", "0.1"],
-    ],
-)
-def test_a_placeholder_that_the_same_flag_overrides_further_on_is_refused(words):
-    with pytest.raises(UsageError, match="is followed by") as caught:
-        commands.parse(["python", "train.py", *words])
-    assert "keep one" in caught.value.suggestion
-
-
 def test_of_a_flag_given_twice_the_last_one_is_the_batch_size_as_with_argparse():
     command = commands.parse(["python", "train.py", "--batch-size", "64", "--batch-size", "32"])
     assert command.given == {"batch_size": 32}
@@ -295,10 +236,9 @@ def test_of_a_flag_given_twice_the_last_one_is_the_batch_size_as_with_argparse()
         "--batch-size",
         "8",
     )
-    behind = commands.parse(
-        ["python", "train.py", "--batch-size", "64", "--batch-size", "{batch_size}"]
-    )
-    assert commands.signature(behind) == commands.signature(command)
+    assert commands.signature(
+        commands.parse(["python", "train.py", "--batch-size", "64", "--batch-size", "{batch_size}"])
+    ) == commands.signature(command)
 
 
 @pytest.mark.parametrize(
@@ -322,18 +262,15 @@ def test_a_setting_without_a_place_is_explained_with_the_users_own_command(name,
     assert error.suggestion.endswith(says)
 
 
-def test_the_settings_of_hydra_and_of_flags_without_a_value_are_told_apart():
-    command = commands.parse(
-        ("train.py", "data.batch_size=8", "model.depth=3", "--amp", "--lr", "1")
-    )
-    explanation = commands.no_place_for(command, "width", "").explanation
-    assert explanation.endswith("settings are batch_size, lr, depth")
-
-
-def test_a_batch_size_is_a_setting_of_commands_that_have_one():
-    def explanation(*words):
-        return commands.no_place_for(commands.parse(("train.py", *words)), "width", "").explanation
-
-    assert explanation("--depth", "3").endswith("the command's settings are depth")
-    assert explanation("--amp").endswith("the command has no settings")
-    assert explanation("--workers", "4").endswith("settings are num_workers"), "each once"
+@pytest.mark.parametrize(
+    ("words", "end"),
+    [
+        ("data.batch_size=8 model.depth=3 --amp --lr 1", "settings are batch_size, lr, depth"),
+        ("--depth 3", "the command's settings are depth"),
+        ("--amp", "the command has no settings"),
+        ("--workers 4", "settings are num_workers"),  # each once
+    ],
+)
+def test_the_settings_of_hydra_and_of_flags_without_a_value_are_told_apart(words, end):
+    command = commands.parse(("train.py", *words.split()))
+    assert commands.no_place_for(command, "width", "").explanation.endswith(end)

@@ -48,10 +48,9 @@ def test_words_are_masked_by_their_flags_name_or_their_own_form(words, shown):
 
 def test_a_learned_value_is_found_in_any_text():
     masking.learn(("--hub_token", "correct-horse", "--sort-key", "labels"), {"api_key": "battery"})
-    said = "401: correct-horse and battery are wrong, labels are right; DB_PASSWORD=x --password y"
-    assert masking.text(said) == (
-        "401: *** and *** are wrong, labels are right; DB_PASSWORD=*** --password ***"
-    )
+    assert masking.text(
+        "401: correct-horse and battery are wrong, labels are right; DB_PASSWORD=x --password y"
+    ) == ("401: *** and *** are wrong, labels are right; DB_PASSWORD=*** --password ***")
     line = "sorted(names, key=str), pad_token=other.eos_token"
     assert masking.text(line) == line
     assert "correct-horse" not in str(UsageError("no correct-horse"))

@@ -27,11 +27,10 @@ def note(text):
 
 
 def sample(number=1):
-    trial = values.Trial(
-        COMMAND, {"batch_size": number}, values.Device("cpu", "cpu"), values.TrialKind.SPEED
-    )
     return values.TrialResult(
-        trial=trial,
+        trial=values.Trial(
+            COMMAND, {"batch_size": number}, values.Device("cpu", "cpu"), values.TrialKind.SPEED
+        ),
         outcome=values.Outcome.COMPLETED,
         samples_per_step=number,
         duration_s=1.0,

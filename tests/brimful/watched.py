@@ -188,13 +188,12 @@ def _until(monitor: Monitor, comes: Callable[[Status], bool]) -> Status:
 
 def _plan_in(home: Path, folder: Path) -> None:
     """What `tune` would have left of this command."""
-    command = parse((sys.executable, "train.py", "--batch-size", "8", "--epochs", "1"))
     opened = Opened(
         SCHEMA,
         "20261101-120000-tune-train",
         "tune",
         (),
-        command,
+        parse((sys.executable, "train.py", "--batch-size", "8", "--epochs", "1")),
         Device("cpu", "cpu"),
         None,
         1.0,

@@ -134,8 +134,7 @@ def test_a_column_beyond_the_edge_of_a_phone_is_shown_to_be_there(
 def test_what_sticks_out_of_a_narrow_window_is_noticed(
     opened: Callable[..., Page], change: Callable[[str], str]
 ) -> None:
-    page = opened("tune-cpu", change, width=400)
-    assert look(page, "overflow")["page"] > 0
+    assert look(opened("tune-cpu", change, width=400), "overflow")["page"] > 0
 
 
 @pytest.mark.parametrize(("width", "dark"), LOOKS)
@@ -177,8 +176,7 @@ def test_the_dark_scheme_changes_the_paper_the_text_and_the_curves(
 
     light = colours()
     page.media("screen", True)
-    dark = colours()
-    assert all(one != other for one, other in zip(light, dark, strict=True))
+    assert all(one != other for one, other in zip(light, colours(), strict=True))
     paper = page.evaluate(
         f"(() => {{ const l = {LOOKING}; return l.luminance(l.ground(document.body)); }})()"
     )
@@ -192,10 +190,9 @@ def test_on_paper_the_page_is_black_on_white_even_where_the_screen_is_dark(
 ) -> None:
     page = opened("tune-cpu", dark=True)
     page.media("print", True)
-    body = page.evaluate(
+    assert page.evaluate(
         "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]"
-    )
-    assert body == ["rgb(255, 255, 255)", "rgb(0, 0, 0)"]
+    ) == ["rgb(255, 255, 255)", "rgb(0, 0, 0)"]
     assert page.evaluate("getComputedStyle(document.querySelector('button')).display") == "none"
     assert look(page, "weak") == []
 
@@ -235,8 +232,7 @@ def test_without_scripts_everything_is_there_but_the_button(opened: Callable[...
     assert page.evaluate("getComputedStyle(document.querySelector('#paste')).userSelect") == "all"
     assert len(look(page, "charts")) == 2
     assert page.complaints() == []
-    with_scripts = opened("tune-cpu")
-    assert with_scripts.evaluate("document.querySelector('button').checkVisibility()") is True
+    assert opened("tune-cpu").evaluate("document.querySelector('button').checkVisibility()") is True
 
 
 def test_the_charts_have_a_name_and_a_table_for_those_who_do_not_see_them(

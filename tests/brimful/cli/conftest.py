@@ -26,7 +26,6 @@ def typed(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, st
     """Runs a command line: (exit code, standard output, standard error)."""
 
     def run(*words: str) -> tuple[int, str, str]:
-        code = app.run(list(words))
-        return code, *capfd.readouterr()
+        return app.run(list(words)), *capfd.readouterr()
 
     return run

@@ -6,8 +6,10 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+from cyclopts.completion import detect
 
 needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
 
@@ -39,19 +41,25 @@ def completed(script: Path, *words: str) -> list[str]:
 
 
 @needs_bash
-def test_verbs_options_queues_and_cards_are_completed(script):
-    assert {"predict", "request", "tune"} <= set(completed(script, ""))
-    assert completed(script, "pre") == ["predict"]
-    assert {"--gpu", "--gpu-memory"} <= set(completed(script, "predict", "--gpu"))
-    assert completed(script, "predict", "--gpu", "a100-8") == ["a100-80gb", "a100-80gb-pcie"]
-    assert completed(script, "compare", "--gpu", "l4") == ["l4", "l40", "l40s"]
-    assert completed(script, "request", "--for", "s") == ["slurm", "skypilot"]
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (("pre",), ["predict"]),
+        (("predict", "--gpu", "a100-8"), ["a100-80gb", "a100-80gb-pcie"]),
+        (("compare", "--gpu", "l4"), ["l4", "l40", "l40s"]),
+        (("request", "--for", "s"), ["slurm", "skypilot"]),
+        (("predict", "--gpu", "l4", "--", "python", "tr"), []),  # bash completes files as ever
+    ],
+)
+def test_verbs_queues_and_cards_are_completed_up_to_the_two_dashes(script, words, offered):
+    assert completed(script, *words) == offered
+    assert "complete -o bashdefault -o default -F _brimful brimful" in script.read_text()
 
 
 @needs_bash
-def test_behind_the_two_dashes_bash_completes_files_as_ever(script):
-    assert completed(script, "predict", "--gpu", "l4", "--", "python", "tr") == []
-    assert "complete -o bashdefault -o default -F _brimful brimful" in script.read_text()
+def test_all_verbs_and_all_options_are_offered(script):
+    assert {"predict", "request", "tune"} <= set(completed(script, ""))
+    assert {"--gpu", "--gpu-memory"} <= set(completed(script, "predict", "--gpu"))
 
 
 def test_a_script_goes_where_the_shell_looks_for_it_or_where_it_is_told(
@@ -66,12 +74,7 @@ def test_a_script_goes_where_the_shell_looks_for_it_or_where_it_is_told(
 
 
 def test_a_shell_that_is_not_known_is_a_sentence(typed, tmp_path, monkeypatch):
-    from cyclopts.completion import detect
-
-    def unknown():
-        raise detect.ShellDetectionError
-
-    monkeypatch.setattr(detect, "detect_shell", unknown)
+    monkeypatch.setattr(detect, "detect_shell", Mock(side_effect=detect.ShellDetectionError))
     code, out, err = typed("--install-completion", "--output", str(tmp_path / "script"))
     assert (code, out) == (2, "") and "--shell bash" in err
     assert typed("--install-completion", "--shell", "tcsh")[0] == 2

@@ -52,8 +52,7 @@ PRINTED: dict[str, tuple[Callable[..., int], Callable[[], Record], str]] = {
 
 def printed(capsys: pytest.CaptureFixture[str], name: str) -> tuple[int, dict[str, Any]]:
     show, make, _ = PRINTED[name]
-    code = show(make(), True)
-    return code, json.loads(capsys.readouterr().out)
+    return show(make(), True), json.loads(capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("name", PRINTED)
@@ -112,9 +111,8 @@ def test_the_machine_and_the_cards_are_data_too(
     assert {"doctor": views.show_doctor, "gpus": lambda json: views.show_gpus(json, None)}[name](
         True
     ) == 0
-    value = json.loads(capsys.readouterr().out)
     assert (
-        set(value)
+        set(json.loads(capsys.readouterr().out))
         == {
             "doctor": {"schema", "machine", "findings"},
             "gpus": {"schema", "gpus", "prices_per_h"},

@@ -35,7 +35,6 @@ def loader(batch_size=64, length=2048, **changes):
     """
     per_epoch = length // batch_size if changes.get("drop_last") else -(-length // batch_size)
     given, seen = min(batch_size, length), min(12, per_epoch)
-    batches = [BatchSeen(given, [[given, 3]], f"{number:08x}") for number in range(seen)]
     one = LoaderSeen(
         "train",
         batch_size,
@@ -48,7 +47,7 @@ def loader(batch_size=64, length=2048, **changes):
         False,
         seen,
         seen * given,
-        batches,
+        [BatchSeen(given, [[given, 3]], f"{number:08x}") for number in range(seen)],
     )
     return replace(one, **changes)
 

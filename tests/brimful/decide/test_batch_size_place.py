@@ -26,7 +26,6 @@ TESTS = replace(LOADER, calls=["/work/data.py:51", "/work/train.py:10"])
 def loader(
     role: str = "train", size: int = 128, places=(SCRIPT, LOADER), shape=(), batches: int = 4
 ) -> LoaderSeen:
-    one = BatchSeen(size, [[size, *(shape or (3,))]], None)
     return LoaderSeen(
         role,
         size,
@@ -39,7 +38,7 @@ def loader(
         False,
         batches,
         batches * size,
-        [one],
+        [BatchSeen(size, [[size, *(shape or (3,))]], None)],
         places=list(places),
     )
 
@@ -70,33 +69,26 @@ def test_the_training_loader_with_most_batches_gives_the_place_the_text_before_t
     assert batch_size_place.places_in(result(loader("eval"))) == ()
 
 
-def test_loaders_that_other_calls_make_keep_their_number():
-    (place,) = batch_size_place.places_in(result(loader(), loader("eval", 256, [TESTS])), "loader")
-    assert place.not_calls == [TESTS.calls]
-    assert (
-        batch_size_place.places_in(result(loader(), loader("eval", 128, [LOADER])), "loader")[
-            0
-        ].not_calls
-        == []
-    )
+@pytest.mark.parametrize(
+    ("evaluation", "not_calls"),
+    [(loader("eval", 256, [TESTS]), [TESTS.calls]), (loader("eval", 128, [LOADER]), [])],
+)
+def test_loaders_that_other_calls_make_keep_their_number(evaluation, not_calls):
+    (place,) = batch_size_place.places_in(result(loader(), evaluation), "loader")
+    assert place.not_calls == not_calls
 
 
-def test_the_evaluation_has_a_place_of_its_own_unless_it_takes_the_same_number():
-    own = replace(SCRIPT, line=7)
-    assert (
-        batch_size_place.eval_place_in(result(loader(), loader("eval", 256, [own, TESTS])), SCRIPT)
-        == own
-    )
-    found = batch_size_place.eval_place_in(
-        result(loader(), loader("eval", 128, [SCRIPT, TESTS])), SCRIPT
-    )
-    assert found is not None and found.calls == TESTS.calls and found.not_calls == [LOADER.calls]
-    assert (
-        batch_size_place.eval_place_in(
-            result(loader(), loader("eval", 128, [SCRIPT, LOADER])), SCRIPT
-        )
-        is None
-    )
+@pytest.mark.parametrize(
+    ("evaluation", "place"),
+    [
+        (loader("eval", 256, [replace(SCRIPT, line=7), TESTS]), replace(SCRIPT, line=7)),
+        (loader("eval", 128, [SCRIPT, TESTS]), replace(TESTS, not_calls=[LOADER.calls])),
+        (loader("eval", 128, [SCRIPT, LOADER]), None),
+    ],
+    ids=["a number of its own", "a call of its own", "the same number"],
+)
+def test_the_evaluation_has_a_place_of_its_own_unless_it_takes_the_same_number(evaluation, place):
+    assert batch_size_place.eval_place_in(result(loader(), evaluation), SCRIPT) == place
 
 
 @pytest.mark.parametrize(
@@ -131,27 +123,29 @@ def test_a_place_is_limited_by_what_is_smaller_than_the_data_set(limit, is_limit
     assert limited == (place.limited_at if is_limited else None)
 
 
-def test_a_place_is_known_to_be_followed_as_far_as_trials_showed_it():
-    def tried(size, place=SCRIPT, outcome=Outcome.COMPLETED):
-        command = Command(("train",), places={"batch_size": place})
-        trial = Trial(command, {"batch_size": size}, Device("cpu", "cpu"), TrialKind.AUDIT)
-        return replace(result(outcome=outcome), trial=trial)
+def tried(size: int, place: Place = SCRIPT, outcome: Outcome = Outcome.COMPLETED) -> TrialResult:
+    command = Command(("train",), places={"batch_size": place})
+    trial = Trial(command, {"batch_size": size}, Device("cpu", "cpu"), TrialKind.AUDIT)
+    return replace(result(outcome=outcome), trial=trial)
 
-    def is_followed(size, *trials, cap=None):
-        return batch_size_place.is_followed(SCRIPT, trials, size, cap)
 
-    assert [is_followed(size, tried(512)) for size in (64, 128, 300, 512, 513)] == [
-        False,
-        True,
-        True,
-        True,
-        False,
-    ]
-    assert not is_followed(300, tried(512), cap=256) and is_followed(256, tried(512), cap=256)
-    assert not is_followed(128), "no trial has set it"
-    assert not is_followed(300, tried(512, outcome=Outcome.CRASHED))
-    assert not is_followed(300, tried(512, replace(SCRIPT, line=9)))
-    assert batch_size_place.is_followed(LOADER, (), 9_999, None), "it is the loader's own"
+@pytest.mark.parametrize(
+    ("place", "trials", "size", "cap", "is_followed"),
+    [
+        *((SCRIPT, (tried(512),), size, None, True) for size in (128, 300, 512)),
+        *((SCRIPT, (tried(512),), size, None, False) for size in (64, 513)),
+        (SCRIPT, (tried(512),), 300, 256, False),
+        (SCRIPT, (tried(512),), 256, 256, True),
+        (SCRIPT, (), 128, None, False),  # no trial has set it
+        (SCRIPT, (tried(512, outcome=Outcome.CRASHED),), 300, None, False),
+        (SCRIPT, (tried(512, replace(SCRIPT, line=9)),), 300, None, False),
+        (LOADER, (), 9_999, None, True),  # it is the loader's own
+    ],
+)
+def test_a_place_is_known_to_be_followed_as_far_as_trials_showed_it(
+    place, trials, size, cap, is_followed
+):
+    assert batch_size_place.is_followed(place, trials, size, cap) is is_followed
 
 
 def test_a_number_of_all_ranks_is_no_doubt():
@@ -160,33 +154,37 @@ def test_a_number_of_all_ranks_is_no_doubt():
     )
 
 
-def test_the_sentence_has_file_and_line_and_what_does_not_follow():
-    said = batch_size_place.found(replace(SCRIPT, others=["data.py:51", "model.py:12"]))
-    assert (
-        "set where train.py:6 has 128 (`batch_size = 128`), with which data.py:51 makes the "
-        "training DataLoader" in said.problem
-    )
-    assert (
-        said.explanation
-        == "what the script computes from it follows; 128 also stands at model.py:12, and stays "
-        "there"
-    )
-    limited = replace(LOADER, limited_at="train.py:7 (`min(batch, 4)`)")
-    assert (
-        batch_size_place.found(limited).problem
-        == "train.py:7 (`min(batch, 4)`) limits the batch size; brimful sets it past that, at "
-        "data.py:51"
-    )
-    said = batch_size_place.found(LOADER, "the model follows it as well")
-    assert (
-        said.problem
-        == "batch_size: no flag in the command; set where data.py:51 makes the training "
-        "DataLoader with 128"
-    )
-    assert (
-        "as the model follows it as well" in said.explanation
-        and "does not follow" in said.explanation
-    )
+@pytest.mark.parametrize(
+    ("place", "doubt", "problem", "explanation"),
+    [
+        (
+            replace(SCRIPT, others=["data.py:51", "model.py:12"]),
+            (),
+            "batch_size: no flag in the command; set where train.py:6 has 128 (`batch_size = 128`)"
+            ", with which data.py:51 makes the training DataLoader",
+            ("what the script computes from it follows; 128 also stands at model.py:12, and ",),
+        ),
+        (
+            replace(LOADER, limited_at="train.py:7 (`min(batch, 4)`)"),
+            (),
+            "train.py:7 (`min(batch, 4)`) limits the batch size; brimful sets it past that, at "
+            "data.py:51",
+            (),
+        ),
+        (
+            LOADER,
+            ("the model follows it as well",),
+            "batch_size: no flag in the command; set where data.py:51 makes the training "
+            "DataLoader with 128",
+            ("as the model follows it as well", "does not follow"),
+        ),
+    ],
+)
+def test_the_sentence_has_file_and_line_and_what_does_not_follow(
+    place, doubt, problem, explanation
+):
+    said = batch_size_place.found(place, *doubt)
+    assert said.problem == problem and all(words in said.explanation for words in explanation)
 
 
 INPUT = replace(SCRIPT, number=16, text="batch_size = 16", loader="")

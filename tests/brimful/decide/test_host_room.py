@@ -20,7 +20,6 @@ SMALL = dataclasses.replace(ROOMY, free_bytes=13 * GIB)
 
 def loader(role="train", batch=32, mib=1, workers=16, prefetch=2, pin=False, length=1000):
     """Samples of so many MiB, as brimful counts them."""
-    shapes = [[batch, mib << 17]]
     return LoaderSeen(
         role,
         batch,
@@ -33,7 +32,7 @@ def loader(role="train", batch=32, mib=1, workers=16, prefetch=2, pin=False, len
         pin,
         12,
         12 * batch,
-        [BatchSeen(batch, shapes, None)],
+        [BatchSeen(batch, [[batch, mib << 17]], None)],
         prefetch_factor=prefetch,
     )
 
@@ -42,7 +41,6 @@ def shown(host, *loaders, asked=(), words=("--batch-size", "32")):
     """(first line, rows by name) of a command with these loaders."""
     world = world_of(loaders=list(loaders), asked=list(asked))
     record = work(world, audit, ("my-train", *words), device="cpu")
-    assert record.opened.command is not None and record.audit is not None
     flags = record.opened.command.found_flags
     room = host_room(host, record.trials[-1], record.audit, flags)
     return room.summary, {row.name: row for row in room.settings}
@@ -89,20 +87,33 @@ def test_what_bounds_the_workers_is_named_in_the_first_line(machine, room, why):
 
 
 def test_a_number_that_the_script_lowers_in_silence_stands_beside_what_was_asked_for():
-    words = ("--workers", "16")
     changed = Asked("num_workers", "workers", 16, "train.py:6", "replaced", 2, "train.py:9", "min")
-    sentence, rows = shown(ROOMY, loader(workers=2), asked=[changed], words=words)
+    sentence, rows = shown(ROOMY, loader(workers=2), asked=[changed], words=("--workers", "16"))
     assert sentence == ("The script has 2 workers where 16 were asked for; there is room for 64.")
     assert rows["num_workers"].why.endswith("; train.py:9 makes it 2")
 
 
-def test_batches_that_are_too_large_for_the_host_are_named_with_a_sample_of_them():
-    sentence, rows = shown(SMALL, loader(batch=32, mib=1024, workers=0, prefetch=None))
-    assert sentence == (
-        "7 of the 32 samples of a batch asked for fit here: a sample takes 1.00 GiB, and 13.0 GiB "
-        "of memory are free, loading may take 60%."
-    )
-    assert rows["num_workers"].room == 0
+@pytest.mark.parametrize(
+    ("training", "first_line", "room"),
+    [
+        (
+            {"mib": 1024, "workers": 0, "prefetch": None},
+            "7 of the 32 samples of a batch asked for fit here: a sample takes 1.00 GiB, and 13.0 "
+            "GiB of memory are free, loading may take 60%.",
+            (0, None),
+        ),
+        (
+            {"mib": 64, "workers": 4, "prefetch": 8},
+            "1 of the 4 workers asked for fit here: 13.0 GiB",
+            (1, 2),  # fewer ahead leave room for some
+        ),
+    ],
+    ids=["batches that are too large", "too many batches ahead"],
+)
+def test_what_the_host_has_no_room_for_is_named_with_what_fits(training, first_line, room):
+    sentence, rows = shown(SMALL, loader(**training))
+    assert sentence.startswith(first_line) and rows["num_workers"].room == room[0]
+    assert room[1] is None or rows["prefetch_factor"].room == room[1]
 
 
 def test_the_evaluation_has_what_the_training_leaves():
@@ -113,12 +124,6 @@ def test_the_evaluation_has_what_the_training_leaves():
     )
     taken = 8 * (256 + 2 * 32)  # MiB, by the workers
     assert alone - beside == taken
-
-
-def test_where_a_worker_makes_too_many_batches_ahead_fewer_ahead_leave_room_for_some():
-    sentence, rows = shown(SMALL, loader(mib=64, workers=4, prefetch=8))
-    assert (rows["num_workers"].room, rows["prefetch_factor"].room) == (1, 2)
-    assert sentence.startswith("1 of the 4 workers asked for fit here: 13.0 GiB")
 
 
 def test_beside_a_card_pinned_memory_is_counted():

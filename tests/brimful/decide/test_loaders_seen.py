@@ -13,11 +13,20 @@ def of(*batches, **more):
     return sample([report([loader(batches=given, **more)])])
 
 
-def test_batches_of_as_many_samples_in_other_shapes_are_uneven_and_a_smaller_last_one_is_not():
-    assert are_uneven(of((8, [[8, 30], [8]]), (8, [[8, 31], [8]])))
-    assert not are_uneven(of((8, [[8, 30]]), (8, [[8, 30]]), (3, [[3, 30]])))
-    assert not are_uneven(of((8, [[8, 30]]), (8, [[8, 31]]), role="eval"))
-    assert not are_uneven(sample([]))
+@pytest.mark.parametrize(
+    ("trial", "uneven"),
+    [
+        (of((8, [[8, 30], [8]]), (8, [[8, 31], [8]])), True),
+        (of((8, [[8, 30]]), (8, [[8, 30]]), (3, [[3, 30]])), False),
+        (of((8, [[8, 30]]), (8, [[8, 31]]), role="eval"), False),
+        (sample([]), False),
+    ],
+    ids=["other shapes", "a smaller last one", "of an evaluation", "none"],
+)
+def test_batches_of_as_many_samples_in_other_shapes_are_uneven_and_a_smaller_last_one_is_not(
+    trial, uneven
+):
+    assert are_uneven(trial) is uneven
 
 
 @pytest.mark.parametrize(

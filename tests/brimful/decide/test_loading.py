@@ -168,16 +168,20 @@ def test_the_tightest_bound_on_the_workers_is_named(changes, most, why):
     assert plan.workers == most and why in plan.why
 
 
-def test_an_epoch_of_few_batches_bounds_them_and_one_batch_needs_none():
-    few = plan_loader(ROOMY, Need(MIB, 1, batches=3))
-    assert (few.workers, few.why) == (3, "an epoch has 3 batches on a rank")
-    assert plan_loader(ROOMY, Need(MIB, 1, batches=1)).workers == 0
-
-
-def test_the_batches_of_a_step_that_are_kept_take_their_room():
-    host = Host(64 * GIB, 8, 20 * MIB)
-    assert plan_loader(host, Need(MIB, 1, kept=0, batches=1000)).workers == 6
-    assert plan_loader(host, Need(MIB, 1, kept=6, batches=1000)).workers == 3
+@pytest.mark.parametrize(
+    ("host", "need", "workers", "why"),
+    [
+        (ROOMY, Need(MIB, 1, batches=3), 3, "an epoch has 3 batches on a rank"),
+        (ROOMY, Need(MIB, 1, batches=1), 0, None),  # one batch needs none
+        (Host(64 * GIB, 8, 20 * MIB), Need(MIB, 1, kept=0, batches=1000), 6, None),
+        (Host(64 * GIB, 8, 20 * MIB), Need(MIB, 1, kept=6, batches=1000), 3, None),
+    ],
+)
+def test_an_epoch_of_few_batches_bounds_them_and_batches_of_a_step_that_are_kept_take_room(
+    host, need, workers, why
+):
+    plan = plan_loader(host, need)
+    assert plan.workers == workers and why in (None, plan.why)
 
 
 def test_where_memory_is_short_batches_ahead_and_pinning_go_before_workers_do():
@@ -208,12 +212,16 @@ def test_an_evaluation_batch_shrinks_to_what_is_left_unless_it_was_given():
     assert kept == 192 and "allows 61" in warned[0].problem
 
 
-def test_data_goes_into_memory_within_its_share_with_a_copy_for_each_rank():
-    assert holds_data(Host(400 * MIB, 8, None), 100 * MIB, 128 * MIB, 0.25)
-    assert not holds_data(Host(400 * MIB, 8, None, ranks=2), 100 * MIB, 128 * MIB, 0.25)
-    assert not holds_data(
-        Host(400 * MIB, 8, None, taken_bytes=200 * MIB), 100 * MIB, 128 * MIB, 0.25
-    )
+@pytest.mark.parametrize(
+    ("host", "holds"),
+    [
+        (Host(400 * MIB, 8, None), True),
+        (Host(400 * MIB, 8, None, ranks=2), False),
+        (Host(400 * MIB, 8, None, taken_bytes=200 * MIB), False),
+    ],
+)
+def test_data_goes_into_memory_within_its_share_with_a_copy_for_each_rank(host, holds):
+    assert holds_data(host, 100 * MIB, 128 * MIB, 0.25) is holds
 
 
 # --- how many workers keep up ---

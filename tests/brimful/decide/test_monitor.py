@@ -18,9 +18,8 @@ def sample(length: int | None = 100, batches: int = 1, step_s: float | None = 2.
     )
     report = Report(0, 1, "cpu", None, "2.9", "running", 10, 0)
     report = replace(report, loaders=[loader], micro_batches_per_step=[batches] * 10)
-    result = product.trial_result(8, TrialKind.AUDIT)
     return replace(
-        result,
+        product.trial_result(8, TrialKind.AUDIT),
         outcome=Outcome.COMPLETED,
         reports=(report,),
         step_s=(step_s,) if step_s is not None else (),

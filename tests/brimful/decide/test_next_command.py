@@ -1,5 +1,6 @@
 """What to type after a prediction."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -15,8 +16,11 @@ INSIDE = Command(("python", "train.py"), places={"batch_size": PLACE})
 
 def fits() -> Prediction:
     value = product.predict_fits().prediction
-    assert value is not None and value.speed is not None
     return replace(value, speed=replace(value.speed, knee_batch_size=512))
+
+
+def spills() -> Prediction:
+    return replace(product.predict_oom().prediction, what_if=None)
 
 
 def line(prediction: Prediction, command: Command = FLAG, is_open: bool = False) -> str | None:
@@ -26,47 +30,35 @@ def line(prediction: Prediction, command: Command = FLAG, is_open: bool = False)
     return None if found is None else found.line
 
 
-def test_a_size_that_was_asked_for_and_fits_is_tuned_next() -> None:
-    assert line(fits()) == "brimful tune -- python train.py --batch-size 64"
-    assert line(fits(), INSIDE) == "brimful tune --set batch_size=64 -- python train.py"
-
-
-def test_where_the_size_was_left_open_the_knee_is_taken_and_the_largest_where_none_is_known() -> (
-    None
-):
-    assert line(fits(), is_open=True) == "python train.py --batch-size 512"
-    unknown = replace(fits(), speed=None)
-    assert (
-        line(unknown, is_open=True) == f"python train.py --batch-size {unknown.largest_batch_size}"
-    )
-    assert (
-        line(replace(unknown, batch_size=32, largest_batch_size=256), INSIDE, is_open=True)
-        == "brimful run --set batch_size=256 -- python train.py"
-    )
-    assert (
-        line(fits(), INSIDE, is_open=True) == "brimful run --set batch_size=512 -- python train.py"
-    )
-
-
-def test_where_the_size_does_not_fit_the_largest_that_does_is_named() -> None:
-    value = product.predict_oom().prediction
-    assert value is not None
-    value = replace(value, what_if=None)
-    assert line(value) == "python train.py --batch-size 1713"
-    assert line(replace(value, largest_batch_size=None)) is None
+@pytest.mark.parametrize(
+    ("of", "changes", "command", "is_open", "typed"),
+    [
+        (fits, {}, FLAG, False, "brimful tune -- python train.py --batch-size 64"),
+        (fits, {}, INSIDE, False, "brimful tune --set batch_size=64 -- python train.py"),
+        (fits, {}, FLAG, True, "python train.py --batch-size 512"),
+        (fits, {}, INSIDE, True, "brimful run --set batch_size=512 -- python train.py"),
+        (fits, {"speed": None}, FLAG, True, "python train.py --batch-size 4096"),
+        (
+            fits,
+            {"speed": None, "batch_size": 32, "largest_batch_size": 256},
+            INSIDE,
+            True,
+            "brimful run --set batch_size=256 -- python train.py",
+        ),
+        (spills, {}, FLAG, False, "python train.py --batch-size 1713"),
+        (spills, {"largest_batch_size": None}, FLAG, False, None),
+    ],
+)
+def test_what_fits_is_tuned_left_open_the_knee_or_the_largest_is_taken_and_else_what_fits_is_named(
+    of: Callable[[], Prediction], changes: dict, command: Command, is_open: bool, typed: str | None
+) -> None:
+    assert line(replace(of(), **changes), command, is_open) == typed
 
 
 def test_an_accumulation_that_was_advised_stays_in_what_comes_next() -> None:
+    """How it is said stands in the golden screens."""
     value = product.predict_oom().prediction
-    assert value is not None and value.what_if is not None
     assert value.what_if.remedies[-1].code == "accumulation-2"
-    after = after_prediction(FLAG, value, False, lambda size: {"batch_size": size} if size else {})
-    assert after is not None
-    assert (after.line, after.batch_size) == ("python train.py --batch-size 1500", 1500)
-    assert after.why == (
-        "1,500 a batch; accumulate 2 in the script for 3,000 an update; predicted 30.7 GiB of "
-        "35.5 GiB, 299,000 samples/s"
-    )
     words = ("python", "train.py", "--batch-size", "{batch_size}", "--accum", "3")
     accumulates = Command(words, given={"accumulation": 3})
     assert line(value, accumulates) == "python train.py --batch-size 1500 --accum 6"
@@ -74,7 +66,6 @@ def test_an_accumulation_that_was_advised_stays_in_what_comes_next() -> None:
 
 def test_a_change_that_fits_what_was_asked_is_named_beside_the_largest_without_it() -> None:
     value = product.predict_oom().prediction
-    assert value is not None and value.what_if is not None
     half = replace(value.what_if.remedies[-1], code="mixed-precision", what="mixed precision")
     value = replace(value, what_if=replace(value.what_if, remedies=(half,)))
     after = after_prediction(FLAG, value, False, lambda size: {"batch_size": size} if size else {})

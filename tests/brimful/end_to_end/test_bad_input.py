@@ -197,15 +197,13 @@ def test_hydras_keys_a_path_with_spaces_and_another_folder(tmp_path):
 
 
 def test_a_trial_does_not_outlive_a_brimful_that_is_killed(tmp_path):
-    endless = (
-        "import itertools\nfor features, targets in "
-        "itertools.chain.from_iterable(itertools.repeat(loader)):"
-    )
     path = script(
         tmp_path,
-        TRAINING.replace("for features, targets in loader:", endless).replace(
-            "loss.backward()", STEPPED
-        ),
+        TRAINING.replace(
+            "for features, targets in loader:",
+            "import itertools\nfor features, targets in "
+            "itertools.chain.from_iterable(itertools.repeat(loader)):",
+        ).replace("loss.backward()", STEPPED),
     )
     process = start(
         tmp_path, "audit", "--device", "cpu", "--steps", 10_000_000, "--json", *python(path)

@@ -150,24 +150,22 @@ def test_a_script_that_accumulates_shows_its_gradient_noise_scale(folder: Path):
     assert not (folder / "checkpoint.pt").exists()
     scales = [side["noise_scale"] for side in result.json["sides"]]
     assert all(scale is not None and 0 < scale < 1000 for scale in scales), scales
-    run = brimful(
+    [attempt] = brimful(
         folder,
         *("run", "--plan", "none", "--", sys.executable, "train.py", *words),
         home=folder / "home",
         code=0,
-    )
-    [attempt] = run.record.run.attempts
+    ).record.run.attempts
     assert attempt.noise_scale is not None and attempt.reports[0].noise_steps > 5
 
 
 def test_of_other_data_no_loss_is_compared(folder: Path):
-    result = compared(
-        folder,
-        *("--samples", 500, "--pairs", 1, "--"),
-        *(command("--sleep", 0), command("--sleep", 0, "--samples", 128)),
-    )
     assert "learning was not compared: A trains on 256 samples and B on 128" in " ".join(
-        result.out.split()
+        compared(
+            folder,
+            *("--samples", 500, "--pairs", 1, "--"),
+            *(command("--sleep", 0), command("--sleep", 0, "--samples", 128)),
+        ).out.split()
     )
 
 

@@ -85,32 +85,32 @@ def of(folder: Path, before: str, verb: str, takes: str, *prefix: str):
             Outcome.FULL_ADDRESS_SPACE,
             ("limit of address space (ulimit -v, here in bytes)", "12,288,000,000", "lift it"),
         ),
+        *(
+            pytest.param(
+                "run",
+                MOUNT,
+                takes,
+                Outcome.FULL_DISK,
+                ("a disk ran full", "full has", "of 1.00 MiB now", "TMPDIR"),
+                marks=pytest.mark.skipif(not mounts(), reason="needs root, for its own mount"),
+            )
+            for takes in ("disk", "checkpoint")
+        ),
+        pytest.param(
+            "run",
+            "ulimit -u 60",
+            "threads",
+            Outcome.NO_PROCESSES,
+            ("could start no further thread", "(ulimit -u) is 60", "--pids-limit"),
+            marks=pytest.mark.skipif(os.getuid() != 0, reason="needs a user with no processes"),
+        ),
     ],
 )
-def test_a_limit_of_the_shell_is_named_with_its_remedy(
+def test_a_limit_of_the_shell_or_a_full_disk_is_named_with_its_remedy(
     tmp_path, verb, before, takes, outcome, says
 ):
-    said, outcomes = of(tmp_path, before, verb, takes)
+    prefix = ("unshare", "-m") if before == MOUNT else ()
+    said, outcomes = of(tmp_path, before, verb, takes, *prefix)
     assert outcomes == [outcome]
     parts = (*says, "brimful tries no smaller batch size for it")
-    missing = [part for part in parts if part.lower() not in said.lower()]
-    assert not missing, said
-
-
-@pytest.mark.heavy
-@pytest.mark.skipif(not mounts(), reason="needs root, for a mount of its own")
-@pytest.mark.parametrize("takes", ["disk", "checkpoint"])
-def test_a_full_disk_is_named_with_what_is_free_of_it(tmp_path, takes):
-    said, outcomes = of(tmp_path, MOUNT, "run", takes, "unshare", "-m")
-    assert outcomes == [Outcome.FULL_DISK]
-    assert "a disk ran full" in said and "full has" in said and "of 1.00 MiB now" in said
-    assert "TMPDIR" in said and "brimful tries no smaller batch size for it" in said
-
-
-@pytest.mark.heavy
-@pytest.mark.skipif(os.getuid() != 0, reason="needs a user without other processes")
-def test_threads_that_are_used_up_are_named_with_their_limit(tmp_path):
-    said, outcomes = of(tmp_path, "ulimit -u 60", "run", "threads")
-    assert outcomes == [Outcome.NO_PROCESSES]
-    assert "could start no further thread" in said and "(ulimit -u) is 60" in said
-    assert "--pids-limit" in said and "brimful tries no smaller batch size for it" in said
+    assert not [part for part in parts if part.lower() not in said.lower()], said

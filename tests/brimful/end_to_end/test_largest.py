@@ -54,7 +54,6 @@ class Truth:
         """
         programs = {size: program_of(trace) for size, trace in self._traces.items()}
         model = fit_size_model(programs)
-        assert model is not None
         assert all(
             model.difference_from(program, size) is None for size, program in programs.items()
         )

@@ -44,7 +44,6 @@ def other_python(tmp_path_factory) -> Path:
         check=True,
     ).stdout.strip()
     spec = importlib.util.find_spec("torch")
-    assert spec is not None and spec.origin is not None
     for home in {Path(spec.origin).parents[1], Path(sysconfig.get_path("purelib"))}:
         for name in NEEDED:
             link = Path(site) / name

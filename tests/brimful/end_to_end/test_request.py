@@ -38,10 +38,9 @@ def test_two_ranks_of_a_launcher_are_one_task_with_both_cards(tmp_path):
         "device = f\"cuda:{os.environ['LOCAL_RANK']}\"\ntorch.manual_seed(0)\n",
     )
     words = torchrun(script(tmp_path, text), "--batch-size", 64)
-    done = brimful(
+    found = brimful(
         tmp_path, "request", "--gpu", "t4:2", "--batch-size-from", "none", "--json", *words, code=0
-    )
-    found = done.json
+    ).json
     assert (found["cards"], found["ranks"], found["tasks"], found["machines"]) == (2, 2, 1, 1)
     # a quiet machine measures how many workers keep up with the card, a busy one does not
     cores = found["cores"]

@@ -138,11 +138,10 @@ def test_out_of_memory_goes_on_smaller_with_the_same_effective_batch_and_resumes
         *python(path, *words),
         code=0,
     )
-    tried = [
+    assert [
         {s["name"]: s["effective"] for s in attempt["settings"]}
         for attempt in done.json["attempts"]
-    ]
-    assert tried == [{"batch_size": 24, "accumulation": 1}, {"batch_size": 12, "accumulation": 2}]
+    ] == [{"batch_size": 24, "accumulation": 1}, {"batch_size": 12, "accumulation": 2}]
     assert [attempt["resumed"] for attempt in done.json["attempts"]] == [None, True]
     assert done.json["attempts"][0]["outcome"] == "out_of_device_memory"
     assert "OutOfMemoryError" in done.json["attempts"][0]["failure"]["type"]
@@ -216,7 +215,6 @@ def test_an_engine_for_which_not_one_sample_fits_is_not_started_again_with_a_sma
 
 
 def until_it_trains(process: subprocess.Popen) -> None:
-    assert process.stdout is not None
     for line in process.stdout:
         if line.strip() == "training":
             return
@@ -235,7 +233,6 @@ def test_a_signal_to_brimful_lets_the_script_write_its_checkpoint_to_the_end(
     assert process.returncode == code, err
     assert (tmp_path / "saved.txt").read_text().split() == [str(n) for n in range(10)]
     record = read_record("latest", tmp_path / "home")
-    assert record.run is not None and record.run.ended is not None
     assert (record.run.ended.exit_code, record.run.attempts[0].exit_code) == (code, 0)
     assert record.run.attempts[0].steps > 5 or record.run.attempts[0].reports
     assert left_over(tmp_path / "home") == []

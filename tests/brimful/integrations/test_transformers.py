@@ -1,6 +1,5 @@
 """Training arguments by a plan, and what the callback says, with the real Trainer."""
 
-import io
 import sys
 from dataclasses import replace
 
@@ -16,8 +15,7 @@ from brimful import command, record, values  # noqa: E402
 from brimful.integrations.attempts import records_of_this_script  # noqa: E402
 from brimful.integrations.transformers import BrimfulCallback, apply  # noqa: E402
 from brimful.values import EffectiveSetting, Objective, Plan  # noqa: E402
-from brimful_inside import imaginary  # noqa: E402
-from brimful_inside.wire import Card  # noqa: E402
+from tests.brimful.integrations.card import card  # noqa: E402
 
 
 def plan(**settings) -> Plan:
@@ -89,19 +87,13 @@ def test_the_callback_says_plan_findings_and_peaks_of_training_and_evaluation(
     # a record of another script, which counts for nothing
     leave(tmp_path, "tune", plan(batch_size=99), script="other.py")
     data = [{"x": torch.randn(64), "labels": number % 2} for number in range(128)]
-    described = Card("an imaginary card", 1 << 30, 1 << 29, [8, 0], 108, 1555e9, {"fp32": 19.5e12})
-    gpu = imaginary.enter(described, 1 << 29, io.StringIO(), annotations=False)
-    try:
-        monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "A100-SXM4-40GB")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "A100-SXM4-40GB")
+    with card(512):
         given = arguments(tmp_path)
-        trainer = Trainer(
+        Trainer(
             Net(), given, train_dataset=data, eval_dataset=data, callbacks=[BrimfulCallback()]
-        )
-        trainer.train()
-    finally:
-        gpu.leave()
-    said = [line for line in capsys.readouterr().err.splitlines() if "brimful:" in line]
-    text = "\n".join(said)
+        ).train()
+    text = "\n".join([line for line in capsys.readouterr().err.splitlines() if "brimful:" in line])
     assert "a device trains at 64, 1 times an update; the plan of" in text and "has 16" in text
     assert "finding: train.py:3 caps it at 2. Take it away." in text
     assert "train peak" in text and "eval peak" in text and "reserved (measured)" in text

@@ -9,14 +9,11 @@ import pytest
 
 from brimful.measure import accelerators
 from brimful.measure.accelerators import Accelerator, ask_python, found_by, visible
+from tests.brimful.measure.nvml import NVMLError
 
 GIB = 1 << 30
 NVML, TORCH = "570.1", None  # the driver that each names
 BY_TORCH = (Accelerator(0, "cuda", "as torch reports it", 24 * GIB, 20 * GIB),)
-
-
-class NVMLError(Exception):
-    pass
 
 
 def driver(*names: str, sliced: str = "", old: bool = False) -> types.ModuleType:

@@ -50,9 +50,8 @@ def run(
     known = {"number": 1, "settings": (), "resumed": None, "started_unix_s": 0.0, "pid": 1}
     started = AttemptStarted(argv=argv, folder="attempt-001", **known)
     record, show = tmp_path / "record", (user or User()).show
-    device = Device("cpu", "cpu")
     return run_attempt(
-        started, device, {}, None, record, signals or SignalForwarding(), show, **more
+        started, Device("cpu", "cpu"), {}, None, record, signals or SignalForwarding(), show, **more
     )
 
 

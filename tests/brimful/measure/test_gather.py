@@ -39,26 +39,40 @@ def test_the_last_report_of_each_rank_counts_and_of_a_restarted_rank_the_process
     assert [(r.rank, r.steps) for r in gather.gathered(by_process).reports] == ranks_and_steps
 
 
-def test_samples_per_second_are_summed_over_ranks_and_leave_the_warm_up_out():
-    assert gather.samples_per_second([report(0), report(1)]) == pytest.approx(160.0)
-    assert gather.samples_per_second([report(0)]) == pytest.approx(80.0)
+BLIND, WITHOUT_A_CLOCK = report(1, samples_per_step=[None] * 4), report(step_s=[], loading_s=[])
 
 
-def test_one_rank_that_cannot_count_makes_the_sum_unknown_and_not_too_small():
-    blind = report(1, samples_per_step=[None] * 4)
-    assert gather.samples_per_second([report(0), blind]) is None
-    assert gather.samples_per_step([report(0), blind]) is None
+@pytest.mark.parametrize(
+    ("ranks", "per_s"),
+    [
+        ([report(0), report(1)], pytest.approx(160.0)),  # summed, without the warm-up
+        ([report(0)], pytest.approx(80.0)),
+        ([report(0), BLIND], None),  # and not too small
+        ([WITHOUT_A_CLOCK], None),
+        ([], None),
+    ],
+)
+def test_samples_per_second_are_summed_over_ranks_and_unknown_where_one_cannot_count(ranks, per_s):
+    assert gather.samples_per_second(ranks) == per_s
 
 
-def test_the_effective_batch_is_the_median_step_over_all_ranks():
-    assert gather.samples_per_step([report(0), report(1, samples_per_step=[0, 8, 8, 3])]) == 16
+@pytest.mark.parametrize(
+    ("ranks", "samples"),
+    [
+        ([report(0), report(1, samples_per_step=[0, 8, 8, 3])], 16),
+        ([report(0), BLIND], None),
+        ([], None),
+    ],
+)
+def test_the_effective_batch_is_the_median_step_over_all_ranks(ranks, samples):
+    assert gather.samples_per_step(ranks) == samples
 
 
-def test_without_a_clock_there_is_no_speed_and_no_loading_share():
-    imaginary = report(step_s=[], loading_s=[])
-    assert gather.samples_per_second([imaginary]) is None
-    assert gather.loading_share([imaginary]) is None
-    assert gather.step_times([imaginary]) == ()
+def test_what_nobody_knows_stays_absent():
+    assert gather.loading_share([WITHOUT_A_CLOCK]) is None
+    assert gather.step_times([WITHOUT_A_CLOCK]) == ()
+    assert gather.worst([peak(None, None), peak(None, None)]).host_bytes is None
+    assert gather.whole_peak([report()]) is None
 
 
 def test_the_slowest_rank_gives_the_step_times_and_the_loading_share():
@@ -79,15 +93,7 @@ def test_device_memory_is_the_worst_ranks_and_host_memory_is_that_of_all_togethe
 
 def test_a_phase_is_cached_or_true_only_if_it_is_in_every_rank():
     mixed = gather.worst([peak(1, 1, cached=True, host_is_true=True), peak(1, 1)])
-    assert not mixed.cached
-    assert not mixed.host_is_true
-
-
-def test_what_nobody_knows_stays_absent():
-    assert gather.worst([peak(None, None), peak(None, None)]).host_bytes is None
-    assert gather.whole_peak([report()]) is None
-    assert gather.samples_per_step([]) is None
-    assert gather.samples_per_second([]) is None
+    assert not (mixed.cached or mixed.host_is_true)
 
 
 def test_failures_come_with_the_rank_that_reported_them_and_in_its_order():

@@ -20,11 +20,10 @@ def test_a_machine_without_shared_memory_says_so(monkeypatch):
 
 
 def tree(root: Path, own: str, files: dict[str, str]) -> Cgroup:
-    named = {
+    for name, text in {
         "proc/self/cgroup": own,
         **{f"sys/fs/cgroup/{name}": text for name, text in files.items()},
-    }
-    for name, text in named.items():
+    }.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text + "\n")
     return Cgroup(root)
@@ -70,21 +69,23 @@ def test_the_smallest_limit_of_any_level_rules_and_page_cache_that_can_be_droppe
 
 
 @pytest.mark.parametrize(
-    ("own", "files"),
+    ("own", "files", "cores", "kills"),
     [
         (
             "2:cpu,cpuacct:/job",
             {"cpu/job/cpu.cfs_quota_us": "150000", "cpu/job/cpu.cfs_period_us": "100000"},
+            1.5,
+            None,
         ),
-        ("0::/job", {"job/cpu.max": "150000 100000", "cpu.max": "max 100000"}),
+        ("0::/job", {"job/cpu.max": "150000 100000", "cpu.max": "max 100000"}, 1.5, None),
+        ("0::/", {"memory.events": "low 0\noom 3\noom_kill 2"}, None, 2),
     ],
 )
-def test_cores_are_counted_by_quota(tmp_path, own, files):
-    assert tree(tmp_path, own, files).cores() == 1.5
-
-
-def test_kills_are_counted_from_memory_events(tmp_path):
-    assert tree(tmp_path, "0::/", {"memory.events": "low 0\noom 3\noom_kill 2"}).oom_kills() == 2
+def test_cores_are_counted_by_quota_and_kills_from_memory_events(
+    tmp_path, own, files, cores, kills
+):
+    group = tree(tmp_path, own, files)
+    assert (group.cores(), group.oom_kills()) == (cores, kills)
 
 
 def test_a_machine_without_cgroups_has_no_limits(tmp_path):

@@ -124,10 +124,29 @@ def test_the_outcome_of_a_trial_is_what_its_processes_reported_before_what_was_s
     assert cause(**trial).outcome is outcome
 
 
-def test_a_crash_after_the_measured_steps_takes_nothing_from_them():
-    found = cause(ENDED, [DONE], [failed("crashed")])
-    assert found.outcome is Outcome.COMPLETED
-    assert "RuntimeError: it broke (train.py:3 in main)" in found.sentence
+@pytest.mark.parametrize(
+    ("given", "outcome", "words"),
+    [
+        (
+            {"ending": ENDED, "reports": [DONE], "failures": [failed("crashed")]},
+            Outcome.COMPLETED,  # it takes nothing from the steps that were measured
+            "RuntimeError: it broke (train.py:3 in main)",
+        ),
+        (
+            {
+                "ending": replace(CLEAN, exit_code=None, stop=Stop.HEARTBEAT),
+                "reports": [],
+                "probe_error": "ImportError: x",
+            },
+            Outcome.PROBE_NOT_LOADED,
+            "ImportError: x",
+        ),
+    ],
+    ids=["a crash after the measured steps", "a probe that was not loaded"],
+)
+def test_what_else_was_seen_is_in_the_sentence(given, outcome, words):
+    found = cause(**given)
+    assert found.outcome is outcome and words in found.sentence
 
 
 @pytest.mark.parametrize(
@@ -136,14 +155,6 @@ def test_a_crash_after_the_measured_steps_takes_nothing_from_them():
 def test_only_signal_9_is_probably_for_memory(signal, words):
     found = cause(replace(CLEAN, exit_code=-signal), [RUNNING])
     assert (found.outcome, found.sentence) == (Outcome.KILLED, words)
-
-
-def test_why_the_probe_was_not_loaded_is_in_the_sentence():
-    found = cause(
-        replace(CLEAN, exit_code=None, stop=Stop.HEARTBEAT), [], probe_error="ImportError: x"
-    )
-    assert found.outcome is Outcome.PROBE_NOT_LOADED
-    assert "ImportError: x" in found.sentence
 
 
 OUT = failed("out_of_device_memory", "torch.OutOfMemoryError", "CUDA out of memory", rank=1)
@@ -217,13 +228,6 @@ def failure_of(error: BaseException) -> Failure:
     return reported[0]
 
 
-def of_another_rank(status: int) -> BaseException:
-    with pytest.raises(Exception) as raised:
-        votes = SimpleNamespace(_exchange=lambda _: [Vote(), Vote(status)])
-        Ranks.meet(votes, Vote())  # type: ignore[arg-type]
-    return raised.value
-
-
 @pytest.mark.parametrize(
     ("error", "final", "for_memory"),
     [
@@ -246,7 +250,10 @@ def test_a_rank_s_own_error_is_final_where_no_micro_batch_fits_and_follows_from_
 
 @pytest.mark.parametrize("status", [GIVES_UP, BROKEN])
 def test_an_error_about_another_rank_follows(status):
-    assert follows(failure_of(of_another_rank(status)))
+    votes = SimpleNamespace(_exchange=lambda _: [Vote(), Vote(status)])
+    with pytest.raises(Exception) as raised:
+        Ranks.meet(votes, Vote())  # type: ignore[arg-type]
+    assert follows(failure_of(raised.value))
 
 
 BUS_ERROR = "RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error.\n"

@@ -31,41 +31,34 @@ def config(tmp_path):
     return str(tmp_path / "trial_config.json")
 
 
-def test_a_grandchild_in_a_session_of_its_own_that_ignores_sigterm_is_ended(config):
-    process = start(
-        """
-        import subprocess, sys
-        child = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
-        child += "print('up', flush=True); time.sleep(60)"
-        apart = dict(start_new_session=True, stdout=subprocess.PIPE)
-        grandchild = subprocess.Popen([sys.executable, "-S", "-c", child], **apart)
-        grandchild.stdout.readline()
-        print(grandchild.pid, flush=True)
-        import time; time.sleep(60)
-        """,
-        config,
-    )
+IGNORES_SIGTERM = """
+    import subprocess, sys
+    child = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    child += "print('up', flush=True); time.sleep(60)"
+    apart = dict(start_new_session=True, stdout=subprocess.PIPE)
+    grandchild = subprocess.Popen([sys.executable, "-S", "-c", child], **apart)
+    grandchild.stdout.readline()
+    print(grandchild.pid, flush=True)
+    import time; time.sleep(60)
+    """
+LEAVES_AN_ORPHAN = """
+    import subprocess, sys
+    sleep = [sys.executable, "-S", "-c", "import time; time.sleep(60)"]
+    child = subprocess.Popen(sleep, start_new_session=True)
+    print(child.pid, flush=True)
+    """
+
+
+@pytest.mark.parametrize("code", [IGNORES_SIGTERM, LEAVES_AN_ORPHAN])
+def test_a_grandchild_in_a_session_of_its_own_and_an_orphan_are_found_and_ended(config, code):
+    process = start(code, config)
     grandchild = int(process.stdout.readline())
+    if code == LEAVES_AN_ORPHAN:
+        process.wait(timeout=10)
+    assert living(grandchild)
     ProcessTree(process.pid, config).end(grace_s=0.2)
     process.wait(timeout=10)
     assert not living(grandchild)
-
-
-def test_an_orphan_whose_parent_is_gone_is_still_found(config):
-    process = start(
-        """
-        import subprocess, sys
-        sleep = [sys.executable, "-S", "-c", "import time; time.sleep(60)"]
-        child = subprocess.Popen(sleep, start_new_session=True)
-        print(child.pid, flush=True)
-        """,
-        config,
-    )
-    orphan = int(process.stdout.readline())
-    process.wait(timeout=10)
-    assert living(orphan)
-    ProcessTree(process.pid, config).end(grace_s=1.0)
-    assert not living(orphan)
 
 
 def test_processes_of_another_trial_are_left_alone(config, tmp_path):
@@ -125,29 +118,25 @@ def test_with_a_share_of_the_time_early_samples_come_sooner():
     assert 7 <= tree.sampled <= 10, "at 0, 0.1, 0.2, 0.4, ... and then every 5 s"
 
 
-def test_a_tree_that_grew_by_all_its_room_is_sampled_at_once():
-    tree = FakeTree()
+@pytest.mark.parametrize(
+    ("held", "sampled", "over_limit", "peak"),
+    [
+        # it grew by 55 and had room for 60, then by 65; 30 are shared
+        ([(40, 70), (95, 125), (105, 135)], [1, 1, 2], True, 105),
+        # workers came, and share what their parent has; they are not sampled until they grow
+        ([(0, 0), (60, 400), (60, 400)], [1, 2, 2], False, 60),
+    ],
+    ids=["grown by all its room", "shared pages"],
+)
+def test_a_tree_that_grew_by_all_its_room_is_sampled_at_once_and_shared_pages_end_no_trial(
+    held, sampled, over_limit, peak
+):
+    tree, counts = FakeTree(), []
     sampler = MemorySampler(tree, 100, every_s=1000.0)
-    tree.proportional, tree.resident = 40, 70  # 30 are shared
-    sampler.poll(0.0)
-    tree.proportional, tree.resident = 95, 125
-    sampler.poll(0.01)
-    assert tree.sampled == 1, "it grew by 55 and had room for 60"
-    tree.proportional, tree.resident = 105, 135
-    sampler.poll(0.02)
-    assert (tree.sampled, sampler.over_limit, sampler.peak_bytes) == (2, True, 105)
-
-
-def test_pages_that_are_shared_are_no_cause_to_end_a_trial():
-    tree = FakeTree()
-    sampler = MemorySampler(tree, 100, every_s=1000.0)
-    sampler.poll(0.0)
-    tree.proportional, tree.resident = 60, 400  # workers came, and share what their parent has
-    sampler.poll(0.01)
-    assert not sampler.over_limit
-    assert tree.sampled == 2
-    sampler.poll(0.02)
-    assert tree.sampled == 2, "and they are not sampled again until they grow"
+    for hundredth, (tree.proportional, tree.resident) in enumerate(held):
+        sampler.poll(hundredth / 100)
+        counts.append(tree.sampled)
+    assert (counts, sampler.over_limit, sampler.peak_bytes) == (sampled, over_limit, peak)
 
 
 Times = namedtuple("Times", "user system idle iowait steal guest")

@@ -296,8 +296,7 @@ def test_where_the_process_that_imported_is_killed_its_trial_ends_and_the_next_s
     began_s = time.monotonic()
     result = commands.run(1, "waits.py", watch=kill)[0]
     assert killed and result.outcome is Outcome.KILLED and time.monotonic() - began_s < 15
-    seen = commands.run(8)[1]
-    assert seen["argv"] == ["8"]
+    assert commands.run(8)[1]["argv"] == ["8"]
 
 
 @pytest.mark.parametrize(

@@ -43,9 +43,8 @@ from brimful.values import (
 from brimful.verbs.compare import Until, compare
 from brimful.verbs.run import Passes, run
 from brimful.verbs.session import Options
-from brimful_inside.simulator.roofline import Kernel
-from brimful_inside.simulator.trace import Row
 from brimful_inside.wire import Failure
+from tests.brimful.verbs.test_predicted_speed import Clocked
 from tests.brimful.verbs.world import COMMAND, GIB, MIB, Learning, World, work
 
 STARTED = 1_785_000_000.0  # 2026-07-25T17:20:00Z
@@ -82,20 +81,10 @@ if int(sys.argv[1]) > 20:
 
 
 @dataclass
-class Timed(World):
-    """Its steps run 200 small kernels and one that grows with the batch, so that its speed can be
-    predicted.
-    """
+class Timed(Clocked):
+    """Its steps run kernels, so that its speed can be predicted."""
 
     dataset: int | None = 4096
-
-    def rows(self, size: int) -> list[Row]:
-        small = [Kernel("aten.add.Tensor", "memory", 0, 1000)] * 200
-        return [
-            *super().rows(size),
-            *small,
-            Kernel("aten.relu.default", "memory", 0, 1_200_000 * size),
-        ]  # type: ignore
 
 
 @dataclass
@@ -201,7 +190,6 @@ def audit_record() -> Record:
 def doctor_record() -> Record:
     """Of `doctor --host-policy`."""
     record = clean_audit_record()
-    assert record.audit is not None
     why = "13.0 GiB of memory are free, loading may take 60%"
     rows = (
         HostSetting("num_workers", 16, 16, why, Source.MEASURED, "train.py:6", 7),

@@ -72,8 +72,7 @@ class Reader(HTMLParser):
             self.text += data
 
     def fetches(self) -> list[str]:
-        found = [tag for tag, _ in self.tags if tag in _FETCHING_TAGS]
-        return found + [
+        return [tag for tag, _ in self.tags if tag in _FETCHING_TAGS] + [
             f"{tag} {name}" for tag, attrs in self.tags for name in attrs if name in _FETCHING
         ]
 
@@ -116,17 +115,9 @@ def test_a_note_becomes_a_link_only_if_it_is_an_address_of_the_web() -> None:
     assert links and all(link.startswith("https://") for link in links)
 
 
-def test_a_finished_tune_shows_the_command_the_curves_and_what_changed() -> None:
-    text = words(page_of("tune-cpu"))
-    assert "my-train --batch-size 256" in text
-    assert "865 samples/s measured" in text and "962 samples/s measured" in text
-    assert "budget 1.00 GiB" in text and "256 within 3 %" in text and "64 as it was" in text
-    assert "Peak host memory against batch size" in page_of("tune-cpu")
-
-
 def test_each_chart_is_there_twice_with_clip_paths_of_its_own() -> None:
     page = page_of("tune-cpu")
-    assert page.count("<svg") == 4
+    assert page.count("<svg") == 4 and "Peak host memory against batch size" in page
     identifiers = re.findall(r'id="([^"]+)"', page)
     assert len(identifiers) == len(set(identifiers))
 

@@ -90,10 +90,6 @@ def on_cards() -> Status:
     )
 
 
-def status_of(name: str) -> Status:
-    return on_cards() if name == "cards" else steady(watched().statuses[name])
-
-
 def drawn(status: Status, width: int) -> str:
     stream = io.StringIO()
     make_console(stream, width=width).print(draw(status, width))
@@ -110,7 +106,7 @@ def compare(golden: Path, screen: str) -> None:
 
 @pytest.mark.parametrize(("name", "width"), SCREENS)
 def test_a_screen_equals_its_golden_copy(name: str, width: int) -> None:
-    screen = drawn(status_of(name), width)
+    screen = drawn(on_cards() if name == "cards" else steady(watched().statuses[name]), width)
     assert all(len(row) <= width for row in screen.splitlines())
     compare(FOLDER / f"{name}-{width}.txt", screen)
 

@@ -47,30 +47,52 @@ def table(value: Prediction, start: str) -> Table:
     return found
 
 
-def test_the_speed_says_level_interval_knee_and_what_binds() -> None:
-    sentence = speed_sentence(speed(knee_batch_size=1024))
-    assert re.fullmatch(
-        r"About [\d,]+ samples/s at 3,000 \(predicted, [\d,]+ to [\d,]+\); the knee is at 1,024: "
-        r"\d\d % of the best; "
-        r"bound by memory bandwidth \(58 %\)\.",
-        sentence,
-    )
-    assert "; without communication between 64 ranks)" in speed_sentence(speed(ranks=64))
-    exchange = Estimate(0.0275, Source.PREDICTED, 0.0214, 0.0641, "PCIe 4.0")
-    exposed = Estimate(0.0075, Source.PREDICTED, 0.0, 0.0641)
-    counted = speed(ranks=3, exchange=exchange, exposed=exposed)
-    hidden = "(20.0 ms hidden behind computation)"
-    assert f"; exchange between cards 27.5 ms {hidden}, over PCIe 4.0)" in speed_sentence(counted)
-    row = dict(speed_rows(counted))["not hidden by computation"]
-    assert (row.text, row.interval) == ("7.50 ms", "0 to 64.1 ms")
-    waits = replace(counted, exposed=exchange)
-    assert "; exchange between cards 27.5 ms, over PCIe 4.0)" in speed_sentence(waits)
-    assert dict(speed_rows(counted))["between cards"].interval == "21.4 to 64.1 ms"
-    assert speed_sentence(speed(samples_per_s=None, curve=())).startswith(
-        "About 5.03 ms a step at 3,000 (predicted)"
-    )
+EXCHANGE = Estimate(0.0275, Source.PREDICTED, 0.0214, 0.0641, "PCIe 4.0")
+EXCHANGING = {
+    "ranks": 3,
+    "exchange": EXCHANGE,
+    "exposed": Estimate(0.0075, Source.PREDICTED, 0.0, 0.0641),
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"knee_batch_size": 1024},
+            r"^About [\d,]+ samples/s at 3,000 \(predicted, [\d,]+ to [\d,]+\); the knee is at "
+            r"1,024: \d\d % of the best; bound by memory bandwidth \(58 %\)\.$",
+        ),
+        ({"ranks": 64}, r"; without communication between 64 ranks\)"),
+        (
+            EXCHANGING,
+            r"; exchange between cards 27\.5 ms \(20\.0 ms hidden behind computation\), over "
+            r"PCIe 4\.0\)",
+        ),
+        (
+            EXCHANGING | {"exposed": EXCHANGE},
+            r"; exchange between cards 27\.5 ms, over PCIe 4\.0\)",
+        ),
+        (
+            {"samples_per_s": None, "curve": ()},
+            r"^About 5\.03 ms a step at 3,000 \(predicted\)",
+        ),
+    ],
+)
+def test_the_speed_says_level_interval_knee_and_what_binds(changes: dict, words: str) -> None:
+    assert re.search(words, speed_sentence(speed(**changes)))
+
+
+def test_the_speed_of_a_command_as_it_stands_has_no_size_and_no_knee() -> None:
     alone = speed_sentence(speed(batch_size=None, curve=()))
     assert "knee" not in alone and " at " not in alone.split("(")[0]
+
+
+def test_what_is_exchanged_and_what_of_it_is_not_hidden_have_a_row_each() -> None:
+    rows = dict(speed_rows(speed(**EXCHANGING)))
+    exposed = rows["not hidden by computation"]
+    assert (exposed.text, exposed.interval) == ("7.50 ms", "0 to 64.1 ms")
+    assert rows["between cards"].interval == "21.4 to 64.1 ms"
 
 
 def test_a_curve_that_rises_to_its_end_has_no_knee() -> None:
@@ -174,15 +196,18 @@ def test_what_would_help_is_shown_with_how_to_write_it_and_what_does_not_help() 
     )
 
 
-def test_a_size_that_was_not_searched_is_not_called_none() -> None:
-    def largest(value: Prediction) -> str:
-        (facts,) = [one for one in prediction_sections(value) if isinstance(one, Facts)]
-        return dict(facts.rows)["largest that fits"].text
-
-    unknown = replace(prediction(), largest_batch_size=None)
-    assert largest(unknown) == "not searched"
-    assert largest(replace(unknown, nothing_fits=True)) == "none"
-    assert largest(prediction()) == "1,713"
+@pytest.mark.parametrize(
+    ("changes", "shown"),
+    [
+        ({"largest_batch_size": None}, "not searched"),
+        ({"largest_batch_size": None, "nothing_fits": True}, "none"),
+        ({}, "1,713"),
+    ],
+)
+def test_a_size_that_was_not_searched_is_not_called_none(changes: dict, shown: str) -> None:
+    sections = prediction_sections(replace(prediction(), **changes))
+    (facts,) = [one for one in sections if isinstance(one, Facts)]
+    assert dict(facts.rows)["largest that fits"].text == shown
 
 
 def test_a_table_without_speed_says_why_and_what_has_it() -> None:

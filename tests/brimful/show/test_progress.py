@@ -85,45 +85,34 @@ def test_off_a_terminal_heartbeats_write_a_line_only_every_few_seconds() -> None
 
 
 @pytest.mark.parametrize(
-    ("seen", "words"),
+    ("seen", "said"),
     [
-        (None, "no batch of a DataLoader and no backward pass: it still imports"),
+        (None, ["no batch of a DataLoader and no backward pass: it still imports"]),
         (
             wire.Progress("setup", 0, 0.0, batches=12),
-            "12 batches of a DataLoader and no backward pass: it works through",
+            ["12 batches of a DataLoader and no backward pass: it works through"],
         ),
         (
             wire.Progress("train", 0, 0.0, batches=1, backward_passes=1200),
-            "1 batch of a DataLoader and 1,200 backward passes",
+            ["1 batch of a DataLoader and 1,200 backward passes"],
         ),
+        (wire.Progress("train", 1, 0.0), []),
     ],
+    ids=["nothing", "batches", "backward passes", "a step"],
 )
 def test_a_trial_without_a_step_says_early_and_once_what_is_seen_instead(
-    seen: wire.Progress | None, words: str
+    seen: wire.Progress | None, said: list[str]
 ) -> None:
     progress, stream, clock = off_terminal()
     with progress:
         for number in (1, 2):
             progress.trial_started(result(64, TrialKind.SPEED).trial, number, None)
-            for _ in range(100):
+            for second in range(100):
                 clock.now += 1
-                progress.trial_progress(seen)
-    said = [line for line in stream.getvalue().splitlines() if "no step in" in line]
-    assert (
-        len(said) == 1
-        and said[0].startswith("trial 1: no step in 30 s; seen: ")
-        and words in said[0]
-    )
-
-
-def test_a_trial_with_a_step_is_not_said_to_have_none() -> None:
-    progress, stream, clock = off_terminal()
-    with progress:
-        progress.trial_started(result(64, TrialKind.SPEED).trial, 1, None)
-        for second in range(100):
-            clock.now += 1
-            progress.trial_progress(None if second < 10 else wire.Progress("train", 1, 0.0))
-    assert "no step in" not in stream.getvalue()
+                progress.trial_progress(seen if second >= 10 else None)
+    lines = [line for line in stream.getvalue().splitlines() if "no step in" in line]
+    assert all(line.startswith("trial 1: no step in 30 s; seen: ") for line in lines)
+    assert all(words in line for words, line in zip(said, lines, strict=True))
 
 
 def test_on_a_terminal_the_line_is_redrawn_and_what_ended_stays(
@@ -201,26 +190,34 @@ def run_progress(live: bool, clock=lambda: 0.0):
     return RunProgress(out, err, {}, live, clock), out, err  # type: ignore[arg-type]
 
 
-KNOWN = {
-    "ranks": 2,
-    "samples_per_s": 812.0,
-    "loading_share": 0.12,
-    "loss": 0.34111,
-    "loss_rank": 0,
-    "reserved_bytes": 3 << 30,
-}
-HEARTBEAT = Heartbeat("train", 1200, 65.0, **KNOWN)
+HEARTBEAT = Heartbeat(
+    "train",
+    1200,
+    65.0,
+    ranks=2,
+    samples_per_s=812.0,
+    loading_share=0.12,
+    loss=0.34111,
+    loss_rank=0,
+    reserved_bytes=3 << 30,
+)
 LINE = (
     "train, step 1,200, 2 ranks, loss 0.3411 in rank 0, 812 samples/s, 12 % waiting for data, "
     "3.00 GiB reserved, 1 min 05 s"
 )
 
 
-def test_a_heartbeat_is_one_line():
-    assert heartbeat_line(1, HEARTBEAT) == LINE
-    assert heartbeat_line(3, Heartbeat(None, 0, 2.0)) == "attempt 3, no step yet, 2 s"
-    of_all = Heartbeat("train", 1200, 65.0, **{**KNOWN, "loss_rank": None})
-    assert heartbeat_line(1, of_all) == LINE.replace(" in rank 0", "")
+@pytest.mark.parametrize(
+    ("attempt", "heartbeat", "line"),
+    [
+        (1, HEARTBEAT, LINE),
+        (3, Heartbeat(None, 0, 2.0), "attempt 3, no step yet, 2 s"),
+        (1, replace(HEARTBEAT, loss_rank=None), LINE.replace(" in rank 0", "")),
+    ],
+    ids=["all that is known", "before the first step", "a loss of all ranks"],
+)
+def test_a_heartbeat_is_one_line(attempt, heartbeat, line):
+    assert heartbeat_line(attempt, heartbeat) == line
 
 
 def test_on_a_terminal_the_line_is_redrawn_below_the_commands_output(monkeypatch):

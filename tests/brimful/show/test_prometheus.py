@@ -45,10 +45,10 @@ def parsed(text: str) -> dict[str, dict[str, float]]:
 def test_every_number_is_a_metric_and_a_list_has_a_label():
     metrics = parsed(prometheus_text(STATUS))
     of = r'of="a \"run\"\\\n"'
-    assert metrics["brimful_beat_steps"] == {of: 20}
-    assert metrics["brimful_beat_samples_per_s"] == {of: 8.5}
-    assert metrics["brimful_going"] == {of: 1}
-    assert metrics["brimful_host_free_bytes"] == {of: 9 * GIB}
+    values = {"beat_steps": 20, "beat_samples_per_s": 8.5, "going": 1, "host_free_bytes": 9 * GIB}
+    assert {name: metrics[f"brimful_{name}"] for name in values} == {
+        name: {of: value} for name, value in values.items()
+    }
     assert metrics["brimful_cards_used_bytes"][f'{of},cards="3"'] == 34 * GIB
     assert len(metrics["brimful_cards_used_bytes"]) == 8
     assert metrics["brimful_cards_processes_bytes"][f'{of},cards="2",processes="0"'] == 18 * GIB

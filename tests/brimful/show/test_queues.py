@@ -57,69 +57,101 @@ def ray(request):
     return made
 
 
-def read_yaml(request, queue):
-    return pytest.importorskip("yaml").safe_load(queue_text(request, queue))
+def skypilot(request):
+    return pytest.importorskip("yaml").safe_load(queue_text(request, "skypilot"))
 
 
-def test_slurm_reads_options_of_a_node_and_of_each_task():
-    assert slurm(ASKED) == {
-        "nodes": "1",
-        "ntasks-per-node": "1",
-        "gres": "gpu:nvidia_a100-sxm4-80gb:1",
-        "cpus-per-task": "5",
-        "mem": "12G",
-    }
-    assert slurm(MANY) == {
-        "nodes": "4",
-        "ntasks-per-node": "8",
-        "gres": "gpu:nvidia_h100_80gb_hbm3:8",
-        "cpus-per-task": "5",
-        "mem": "90G",
-    }
-    assert slurm(UNKNOWN)["gres"] == "gpu:1" and "mem" not in slurm(UNKNOWN)
-    assert "assumed: `sinfo -o %G`" in queue_text(ASKED, "slurm")
-    assert "sinfo" not in queue_text(UNKNOWN, "slurm")
+def kubernetes(request):
+    return pytest.importorskip("yaml").safe_load(queue_text(request, "kubernetes"))
 
 
-def test_skypilot_reads_the_resources_of_each_node():
-    resources = {"accelerators": "A100-80GB:1", "cpus": "5+", "memory": "12+"}
-    assert read_yaml(ASKED, "skypilot") == {"resources": resources}
-    resources = {"accelerators": "H100:8", "cpus": "40+", "memory": "90+"}
-    assert read_yaml(MANY, "skypilot") == {"num_nodes": 4, "resources": resources}
-    assert read_yaml(UNKNOWN, "skypilot") == {"resources": {"cpus": "5+"}}
-    assert "no name for this card: any with 20.0 GiB or more" in queue_text(UNKNOWN, "skypilot")
+OF_A_NODE = {"nodes": "1", "ntasks-per-node": "1", "cpus-per-task": "5"}
+OF_A_WORKER = {"CPU": 5, "GPU": 1, "memory": 12 * GIB}
 
 
-def test_ray_reads_what_each_worker_takes():
-    assert ray(ASKED) == {
-        "num_workers": 1,
-        "use_gpu": True,
-        "accelerator_type": "A100-80G",
-        "resources_per_worker": {"CPU": 5, "GPU": 1, "memory": 12 * GIB},
-    }
-    assert "gives by hand" in queue_text(ASKED, "ray")
-    assert "by hand" not in queue_text(MANY, "ray")
-    assert ray(MANY) == {
-        "num_workers": 32,
-        "use_gpu": True,
-        "accelerator_type": "H100",
-        "resources_per_worker": {"CPU": 5, "GPU": 1, "memory": 12 * GIB},
-    }
-    assert ray(UNKNOWN)["resources_per_worker"] == {"CPU": 5, "GPU": 1}
-    assert "accelerator_type" not in ray(UNKNOWN)
+@pytest.mark.parametrize(
+    ("read", "request_", "expected"),
+    [
+        (slurm, ASKED, OF_A_NODE | {"gres": "gpu:nvidia_a100-sxm4-80gb:1", "mem": "12G"}),
+        (
+            slurm,
+            MANY,
+            OF_A_NODE
+            | {"nodes": "4", "ntasks-per-node": "8"}
+            | {"gres": "gpu:nvidia_h100_80gb_hbm3:8", "mem": "90G"},
+        ),
+        (slurm, UNKNOWN, OF_A_NODE | {"gres": "gpu:1"}),
+        (
+            skypilot,
+            ASKED,
+            {"resources": {"accelerators": "A100-80GB:1", "cpus": "5+", "memory": "12+"}},
+        ),
+        (
+            skypilot,
+            MANY,
+            {
+                "num_nodes": 4,
+                "resources": {"accelerators": "H100:8", "cpus": "40+", "memory": "90+"},
+            },
+        ),
+        (skypilot, UNKNOWN, {"resources": {"cpus": "5+"}}),
+        (
+            ray,
+            ASKED,
+            {
+                "num_workers": 1,
+                "use_gpu": True,
+                "accelerator_type": "A100-80G",
+                "resources_per_worker": OF_A_WORKER,
+            },
+        ),
+        (
+            ray,
+            MANY,
+            {
+                "num_workers": 32,
+                "use_gpu": True,
+                "accelerator_type": "H100",
+                "resources_per_worker": OF_A_WORKER,
+            },
+        ),
+        (
+            ray,
+            UNKNOWN,
+            {"num_workers": 1, "use_gpu": True, "resources_per_worker": {"CPU": 5, "GPU": 1}},
+        ),
+        (
+            kubernetes,
+            ASKED,
+            {
+                "nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"},
+                "resources": {"limits": {"nvidia.com/gpu": 1, "cpu": 5, "memory": "12Gi"}},
+            },
+        ),
+        (kubernetes, UNKNOWN, {"resources": {"limits": {"nvidia.com/gpu": 1, "cpu": 5}}}),
+    ],
+)
+def test_each_queue_reads_what_a_node_a_task_a_worker_or_a_container_takes(
+    read, request_, expected
+):
+    assert read(request_) == expected
 
 
-def test_kubernetes_reads_the_limits_of_a_container_and_which_nodes_may_run_its_pod():
-    assert read_yaml(ASKED, "kubernetes") == {
-        "nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"},
-        "resources": {"limits": {"nvidia.com/gpu": 1, "cpu": 5, "memory": "12Gi"}},
-    }
-    assert read_yaml(UNKNOWN, "kubernetes") == {
-        "resources": {"limits": {"nvidia.com/gpu": 1, "cpu": 5}}
-    }
-    assert "2.00 GiB through it: mount an emptyDir" in queue_text(ASKED, "kubernetes")
-    assert "/dev/shm" not in queue_text(replace(ASKED, shm_bytes=GIB >> 5), "kubernetes")
-    assert "each of 4 pods" in queue_text(MANY, "kubernetes")
+@pytest.mark.parametrize(
+    ("queue", "request_", "words", "said"),
+    [
+        ("slurm", ASKED, "assumed: `sinfo -o %G`", True),
+        ("slurm", UNKNOWN, "sinfo", False),
+        ("skypilot", UNKNOWN, "no name for this card: any with 20.0 GiB or more", True),
+        ("ray", ASKED, "gives by hand", True),
+        ("ray", MANY, "by hand", False),
+        ("kubernetes", ASKED, "2.00 GiB through it: mount an emptyDir", True),
+        ("kubernetes", replace(ASKED, shm_bytes=GIB >> 5), "/dev/shm", False),
+        ("kubernetes", MANY, "each of 4 pods", True),
+    ],
+)
+def test_what_a_queue_cannot_be_asked_for_is_said_beside_it(queue, request_, words, said):
+    assert (words in queue_text(request_, queue)) is said
 
 
 @pytest.mark.parametrize("queue", QUEUES)
@@ -141,6 +173,5 @@ def test_all_names_are_of_cards_of_the_catalogue_and_the_same_name_is_never_a_sm
 
 
 def test_rays_names_are_those_that_ray_has():
-    accelerators = pytest.importorskip("ray.util.accelerators.accelerators")
-    known = list(vars(accelerators).values())
+    known = list(vars(pytest.importorskip("ray.util.accelerators.accelerators")).values())
     assert all(name in known for name in RAY.values())

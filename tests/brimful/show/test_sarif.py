@@ -36,7 +36,6 @@ def lacking(log: dict) -> set[str]:
 def audited(folder: Path, where: str, sources: list[str]) -> Record:
     """An audit with one finding at a line, of a script that loaded these files."""
     record = product.audit_record()
-    assert record.audit is not None
     [finding] = record.audit.findings
     audit = replace(record.audit, findings=(replace(finding, where=where),))
     [trial] = record.trials
@@ -78,8 +77,9 @@ def test_a_finding_is_at_its_line_in_the_file_of_that_name(tmp_path: Path):
 
 
 def test_a_finding_without_a_line_is_at_the_script(tmp_path: Path):
-    uri = place(audited(tmp_path, "", [str(tmp_path / "train.py")]))
-    assert uri == {"artifactLocation": {"uri": "train.py"}}
+    assert place(audited(tmp_path, "", [str(tmp_path / "train.py")])) == {
+        "artifactLocation": {"uri": "train.py"}
+    }
 
 
 def test_a_file_that_lies_elsewhere_has_an_absolute_uri(tmp_path: Path):

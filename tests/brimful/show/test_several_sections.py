@@ -48,8 +48,7 @@ def line(
 
 def test_the_headline_names_the_cheapest_that_fits_and_says_that_its_price_is_assumed():
     found = record(line("l4"), line("a100-80gb", 4, cost=0.9), line("t4", verdict="does_not_fit"))
-    sentence = headline(found).sentence
-    assert sentence.startswith(
+    assert headline(found).sentence.startswith(
         "Of 3 cards 2 fit; the cheapest is NVIDIA L4: 12 min 14 s an epoch (predicted), for "
         "$0.16 (price assumed). Batch size"
     )
@@ -73,7 +72,6 @@ def test_of_another_setting_the_table_and_the_headline_name_the_largest_value():
 
 
 def test_the_short_screen_has_a_line_a_card_within_80_columns_and_the_next_command():
-    keys = ("a100-80gb-pcie", "rtx3080-20gb", "l4")
     cards = [
         line(
             key,
@@ -81,7 +79,7 @@ def test_the_short_screen_has_a_line_a_card_within_80_columns_and_the_next_comma
             cost=None if key == "l4" else 1.5,
             slow_loading=key == "l4",
         )
-        for key in keys
+        for key in ("a100-80gb-pcie", "rtx3080-20gb", "l4")
     ]
     failed = CardAnswer(
         find_gpu("t4"), 1, None, 64, problem="the script raised an error: no bfloat16"

@@ -41,12 +41,23 @@ def test_settings_read_as_a_person_writes_them() -> None:
     assert setting_text(False) == "no"
 
 
-def test_an_interval_that_reads_as_one_number_is_none() -> None:
-    assert interval_text(2**30, 2**30, 2**30) is None
-    assert interval_text(None, 2**30, 2**30) is None
-    assert interval_text(2**30, 3 * 2**29, 2**30) == "1.00 to 1.50 GiB"
-    assert speed_cell(Estimate(3.0, Source.MEASURED, 3.0, 3.0)).interval is None
-    assert speed_cell(Estimate(3.0, Source.MEASURED, 2.0, 4.0)).interval == "2.00 to 4.00"
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [
+        (2**30, 2**30, None),
+        (None, 2**30, None),
+        (2**30, 3 * 2**29, "1.00 to 1.50 GiB"),
+    ],
+)
+def test_an_interval_that_reads_as_one_number_is_none(
+    low: int | None, high: int, text: str | None
+) -> None:
+    assert interval_text(low, high, 2**30) == text
+
+
+@pytest.mark.parametrize(("low", "high", "text"), [(3.0, 3.0, None), (2.0, 4.0, "2.00 to 4.00")])
+def test_so_is_the_interval_of_a_speed(low: float, high: float, text: str | None) -> None:
+    assert speed_cell(Estimate(3.0, Source.MEASURED, low, high)).interval == text
 
 
 def test_a_time_and_its_interval_have_one_unit() -> None:
@@ -54,34 +65,59 @@ def test_a_time_and_its_interval_have_one_unit() -> None:
     assert (step.text, step.interval) == ("1.69 ms", "0.771 to 4.69 ms")
 
 
-def test_a_peak_shows_the_memory_asked_for_else_the_nearest_to_it() -> None:
-    cpu, card = PhasePeak(None, None, None, 7), PhasePeak(1, 2, 3, 4)
-    assert memory_of(card) == ("device", 3)
-    assert memory_of(card, "host") == ("host", 4)
-    assert memory_of(cpu, "device") == ("host", 7)
-    assert memory_of(PhasePeak(1, 2, None, None), "host") == ("reserved", 2)
-    assert memory_of(PhasePeak(None, None, None, None)) is memory_of(None) is None
+@pytest.mark.parametrize(
+    ("peak", "asked", "shown"),
+    [
+        (PhasePeak(1, 2, 3, 4), (), ("device", 3)),
+        (PhasePeak(1, 2, 3, 4), ("host",), ("host", 4)),
+        (PhasePeak(None, None, None, 7), ("device",), ("host", 7)),
+        (PhasePeak(1, 2, None, None), ("host",), ("reserved", 2)),
+        (PhasePeak(None, None, None, None), (), None),
+        (None, (), None),
+    ],
+)
+def test_a_peak_shows_the_memory_asked_for_else_the_nearest_to_it(
+    peak: PhasePeak | None, asked: tuple, shown: tuple[str, int] | None
+) -> None:
+    assert memory_of(peak, *asked) == shown
 
 
-def test_an_execution_that_did_not_complete_has_a_reason() -> None:
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, f"RuntimeError: {product.MESSAGE} (train.py:77 in main)"),
+        (
+            {"failed_rank": 1},
+            f"RuntimeError: {product.MESSAGE} in rank 1 (train.py:77 in main)",
+        ),
+        (
+            {"failure": None, "outcome": Outcome.KILLED, "exit_code": -9},
+            "ended by signal 9",
+        ),
+        ({"failure": None, "exit_code": 3}, "exit code 3"),
+        ({"outcome": Outcome.COMPLETED}, ""),
+    ],
+)
+def test_an_execution_that_did_not_complete_has_a_reason(changes: dict, said: str) -> None:
     (crashed,) = product.script_raised().trials
-    assert reason(crashed) == f"RuntimeError: {product.MESSAGE} (train.py:77 in main)"
-    assert " in rank 1 (train.py" in reason(replace(crashed, failed_rank=1))
-    assert (
-        reason(replace(crashed, failure=None, outcome=Outcome.KILLED, exit_code=-9))
-        == "ended by signal 9"
-    )
-    assert reason(replace(crashed, failure=None, exit_code=3)) == "exit code 3"
-    assert reason(replace(crashed, outcome=Outcome.COMPLETED)) == ""
+    assert reason(replace(crashed, **changes)) == said
 
 
-def test_a_limit_that_is_no_name_of_ours_is_shown_as_it_is() -> None:
-    assert limited_text("dataset") == "limited by the length of the dataset"
-    assert (
-        limited_text("a failure of the script itself at 512")
-        == "limited by a failure of the script itself at 512"
-    )
-    assert limited_text(None) is None
+@pytest.mark.parametrize(
+    ("limit", "text"),
+    [
+        ("dataset", "limited by the length of the dataset"),
+        (
+            "a failure of the script itself at 512",
+            "limited by a failure of the script itself at 512",
+        ),
+        (None, None),
+    ],
+)
+def test_a_limit_that_is_no_name_of_ours_is_shown_as_it_is(
+    limit: str | None, text: str | None
+) -> None:
+    assert limited_text(limit) == text
 
 
 @pytest.mark.parametrize(("alone_of", "text"), [(None, ""), (64, " as one of 64 ranks")])

@@ -16,8 +16,8 @@ from tests.brimful.verbs.world import World, reporting, work
 
 def test_asked_and_effective_stand_side_by_side():
     report = work(World(cap=2), audit, ("my-train", "--batch-size", "64"), device="cpu").audit
-    assert report.requested["batch_size"] == 64
-    assert report.effective.loader_batch_size == 2
+    own, given = report.requested["batch_size"], report.effective.loader_batch_size
+    assert (own, given) == (64, 2)
     assert [finding.code for finding in report.findings] == ["hidden-cap"]
     assert all(
         finding.problem and finding.explanation and finding.suggestion
@@ -88,22 +88,19 @@ def test_an_audit_needs_the_values_in_use():
     )
 
 
-def test_an_audit_says_where_one_batch_of_a_batch_sampler_stands_for_others():
-    worst = WorstBatch(
-        100, 100, True, "every batch is the largest of those it gave", samples=64, mean_samples=16.0
-    )
-    report = work(
-        reporting(worst_batch=worst), audit, ("my-train", "--batch-size", "64"), gpu_memory="4GiB"
-    ).audit
-    assert worst.what in report.notes
-    assert (report.effective.loader_batch_size, report.effective.samples_per_step) == (16, 16), (
-        "those of a mean batch"
-    )
-    alike = dataclasses.replace(worst, samples=None, mean_samples=None)
-    report = work(
-        reporting(worst_batch=alike), audit, ("my-train", "--batch-size", "64"), gpu_memory="4GiB"
-    ).audit
-    assert worst.what not in report.notes and report.effective.samples_per_step == 64
+@pytest.mark.parametrize(
+    ("samples", "mean", "counted"),
+    [(64, 16.0, 16), (None, None, 64)],
+    ids=["of those it gave", "all alike"],
+)
+def test_an_audit_says_where_one_batch_of_a_batch_sampler_stands_for_others(samples, mean, counted):
+    what = "every batch is the largest of those it gave"
+    worst = WorstBatch(100, 100, True, what, samples=samples, mean_samples=mean)
+    words = ("my-train", "--batch-size", "64")
+    report = work(reporting(worst_batch=worst), audit, words, gpu_memory="4GiB").audit
+    assert (what in report.notes) is (mean is not None)
+    of_loader, of_step = report.effective.loader_batch_size, report.effective.samples_per_step
+    assert of_loader == of_step == counted, "those of a mean batch"
 
 
 def test_notes_of_the_trial_are_in_the_audit():

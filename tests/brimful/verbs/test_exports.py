@@ -10,19 +10,11 @@ import pytest
 from brimful import predict
 from brimful.errors import UsageError
 from brimful_inside.wire import CardSeen
+from tests.brimful.decide.memory.test_snapshot import allocated as heights
 from tests.brimful.verbs.test_predicted_speed import Clocked
 from tests.brimful.verbs.world import MIB, Uneven, World, work
 
 ASKED = ("my-train", "--batch-size", "64")
-
-
-def heights(entries):
-    """Allocated bytes after each entry of a card's history."""
-    held = [0]
-    for entry in entries:
-        sign = {"alloc": 1, "free_requested": -1}.get(entry["action"], 0)
-        held.append(held[-1] + sign * entry["size"])
-    return held
 
 
 def snapshot_of(world, tmp_path, argv=ASKED, **more):
@@ -40,22 +32,30 @@ def test_a_snapshot_is_of_the_predicted_peak_to_the_byte(tmp_path, argv, world):
     prediction, snapshot = snapshot_of(world, tmp_path, argv, gpu_memory="4GiB", gpu=None)
     peak = prediction.peak
     assert max(map(max, map(heights, snapshot["device_traces"]))) == peak.allocated_bytes
-    held = sum(segment["total_size"] for segment in snapshot["segments"])
-    assert held == peak.reserved_bytes
+    assert sum(segment["total_size"] for segment in snapshot["segments"]) == peak.reserved_bytes
     (written,) = prediction.written
     assert f"at batch size {prediction.batch_size:,} on a card with 4.00 GiB, " in written.what
     assert "pytorch.org/memory_viz" in written.how
 
 
-def test_a_size_that_does_not_fit_is_shown_as_it_would_be(tmp_path):
-    prediction, snapshot = snapshot_of(World(linear=400 * MIB), tmp_path, gpu="t4")
-    assert prediction.verdict == "does_not_fit"
-    assert max(heights(snapshot["device_traces"][0])) == prediction.peak.allocated_bytes
-
-
-def test_a_script_that_ignores_the_batch_size_has_its_own(tmp_path):
-    prediction, snapshot = snapshot_of(World(ignores=True, cap=16), tmp_path)
-    assert "at batch size 64 (16 in force) on NVIDIA A100" in prediction.written[0].what
+@pytest.mark.parametrize(
+    ("world", "card", "verdict", "said"),
+    [
+        (World(linear=400 * MIB), "t4", "does_not_fit", "at batch size 64 on Tesla T4"),
+        (
+            World(ignores=True, cap=16),
+            "a100-40gb",
+            "fits",
+            "at batch size 64 (16 in force) on NVIDIA A100",
+        ),
+    ],
+    ids=["too large", "ignored"],
+)
+def test_a_size_that_does_not_fit_is_shown_as_it_would_be_and_one_that_is_ignored_as_it_is(
+    tmp_path, world, card, verdict, said
+):
+    prediction, snapshot = snapshot_of(world, tmp_path, gpu=card)
+    assert prediction.verdict == verdict and said in prediction.written[0].what
     assert max(heights(snapshot["device_traces"][0])) == prediction.peak.allocated_bytes
 
 
@@ -109,16 +109,19 @@ def test_what_cannot_be_written_at_the_end_is_noted_and_the_prediction_stands(tm
     assert not (tmp_path / "step.json").exists(), "the try before the trials leaves nothing"
 
 
-def test_a_file_that_cannot_be_written_is_refused_before_any_trial(tmp_path):
-    world = World()
-    with pytest.raises(UsageError, match="cannot be written: No such file or directory"):
-        work(world, predict, ASKED, gpu="a100-40gb", snapshot=tmp_path / "none" / "peak.pickle")
-    assert world.launched == []
-
-
-def test_a_file_that_is_there_is_kept_until_the_prediction_is_made(tmp_path):
-    path = tmp_path / "peak.pickle"
-    path.write_bytes(b"before")
-    with pytest.raises(UsageError, match="named twice"):
-        work(World(), predict, ASKED, gpu="a100-40gb", snapshot=path, step_trace=path)
-    assert path.read_bytes() == b"before"
+@pytest.mark.parametrize(
+    ("snapshot", "step_trace", "says"),
+    [
+        ("none/peak.pickle", None, "cannot be written: No such file or directory"),
+        ("there", "there", "named twice"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_refused_before_any_trial_and_one_that_is_there_is_kept(
+    tmp_path, snapshot, step_trace, says
+):
+    world, there = World(), tmp_path / "there"
+    there.write_bytes(b"before")
+    files = {"snapshot": tmp_path / snapshot, "step_trace": step_trace and tmp_path / step_trace}
+    with pytest.raises(UsageError, match=says):
+        work(world, predict, ASKED, gpu="a100-40gb", **files)
+    assert world.launched == [] and there.read_bytes() == b"before"

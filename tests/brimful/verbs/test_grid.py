@@ -36,23 +36,20 @@ class Table(World):
     def _imaginary(self, trial: Trial, size: int, folder: Path):
         self.length = int(trial.settings.get("max_length", 1))
         sample = super()._imaginary(trial, size, folder)
-        loaders = (
-            [
-                replace(
-                    cell,
-                    batches=[
-                        replace(batch, shapes=[[size, self.length + self.extra]])
-                        for batch in cell.batches
-                    ],
-                )
-                for cell in sample.reports[0].loaders
-            ]
-            if sample.reports
-            else []
-        )
         return replace(
-            sample, reports=tuple(replace(cell, loaders=loaders) for cell in sample.reports)
+            sample,
+            reports=tuple(
+                replace(report, loaders=[self._of_length(loader) for loader in report.loaders])
+                for report in sample.reports
+            ),
         )
+
+    def _of_length(self, loader):
+        batches = [
+            replace(batch, shapes=[[batch.samples, self.length + self.extra]])
+            for batch in loader.batches
+        ]
+        return replace(loader, batches=batches)
 
     def rows(self, size: int):
         rows = World(fixed=self.fixed, linear=self.linear * self.length).rows(size)
@@ -86,8 +83,7 @@ def test_a_row_takes_two_small_traces_and_one_at_the_edge_and_each_cell_is_its_o
 
 
 def test_where_the_operations_change_every_cell_of_the_row_is_traced():
-    world = Table(odd=2)
-    assert all(cell.traced for cell in tabled(world).prediction.grid)
+    assert all(cell.traced for cell in tabled(Table(odd=2)).prediction.grid)
 
 
 def test_the_best_cell_is_the_fastest_that_fits_it_is_traced_and_the_headline_names_it():
@@ -134,13 +130,13 @@ def test_one_setting_alone_makes_a_table_of_one_side():
 
 
 def test_words_are_traced_and_a_cell_where_the_script_fails_says_why():
-    def fails(trial, size):
-        return Outcome.CRASHED if trial.settings["precision"] == "fp8" else None
-
     command = ("my-train", "--batch-size", "{batch_size}", "--precision", "{precision}")
-    record = tabled(
-        Table(outcome_of=fails), {"precision": ("fp16", "fp8"), "batch_size": (1, 2, 4, 8)}, command
+    world = Table(
+        outcome_of=lambda trial, size: (
+            Outcome.CRASHED if trial.settings["precision"] == "fp8" else None
+        )
     )
+    record = tabled(world, {"precision": ("fp16", "fp8"), "batch_size": (1, 2, 4, 8)}, command)
     assert at(record, precision="fp8", batch_size=1).verdict is None
     assert "precision fp8" in at(record, precision="fp8", batch_size=1).problem
     assert at(record, precision="fp16", batch_size=8).verdict == "fits"
@@ -174,14 +170,19 @@ def test_batch_sizes_beyond_the_data_set_are_those_of_the_data_set():
     assert warning.problem == "the batch size is 8 and the data set has 3 samples"
 
 
-def test_a_command_without_a_place_for_a_batch_size_gets_no_table_of_them():
-    with pytest.raises(UsageError, match=r"no \{batch_size\}"):
-        tabled(
-            Table(),
-            {"batch_size": (1, 2)},
-            ("my-train", "--max-length", "9"),
-            batch_size_from="none",
-        )
+@pytest.mark.parametrize(
+    ("values", "command", "says"),
+    [
+        ((1, 2), ("my-train", "--max-length", "9"), r"no \{batch_size\}"),
+        ((), COMMAND, "a grid of 0 combinations"),
+        (tuple(range(1, 402)), COMMAND, "a grid of 401 combinations"),
+    ],
+)
+def test_a_table_without_a_place_for_its_sizes_of_no_cells_or_of_hundreds_is_refused(
+    values, command, says
+):
+    with pytest.raises(UsageError, match=says):
+        tabled(Table(), {"batch_size": values}, command, batch_size_from="none")
 
 
 @pytest.mark.parametrize(("extra", "in_tokens"), [(0, True), (1, False)])
@@ -208,12 +209,6 @@ def test_a_setting_that_changes_neither_memory_nor_time_is_named_and_one_that_do
     assert not [
         cell for cell in tabled(Table()).prediction.warnings if cell.code == "changes-nothing"
     ]
-
-
-@pytest.mark.parametrize("values", [(), tuple(range(1, 402))])
-def test_a_table_of_no_cells_or_of_hundreds_is_refused(values):
-    with pytest.raises(UsageError, match=f"a grid of {len(values)} combinations"):
-        tabled(Table(), {"batch_size": values})
 
 
 CLOCKED_CARD = {"gpu": "t4", "gpu_memory": None, "budget": "4GiB"}

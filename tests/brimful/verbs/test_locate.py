@@ -37,7 +37,6 @@ def test_a_prediction_is_of_the_scripts_own_number_and_the_same_as_with_a_flag()
     prediction, flagged = world(), World()
     answer = work(prediction, predict, COMMAND, gpu="a100-40gb").prediction
     same = work(flagged, predict, ("my-train", "--batch-size", "16"), gpu="a100-40gb").prediction
-    assert answer is not None and same is not None
     assert (answer.batch_size, answer.peak, answer.largest_batch_size) == (
         16,
         same.peak,
@@ -54,11 +53,25 @@ def test_a_prediction_is_of_the_scripts_own_number_and_the_same_as_with_a_flag()
     assert "set where train.py:6 has 16 (`batch_size = 16`)" in note.problem
 
 
-def test_a_size_that_is_given_is_predicted_in_place_of_the_scripts_own():
-    answer = work(
-        world(), predict, COMMAND, gpu="a100-40gb", settings={"batch_size": 64}
-    ).prediction
-    assert answer is not None and answer.batch_size == 64
+@pytest.mark.parametrize(
+    ("there", "given", "size"),
+    [
+        (world(), {"batch_size": 64}, 64),
+        # the literal is of all ranks
+        (
+            world(
+                places=(replace(SCRIPT, number=64, text="batch_size = 64"), LOADER),
+                width_follows=True,
+            ),
+            {},
+            16,
+        ),
+    ],
+    ids=["as it is given", "the loader's own number"],
+)
+def test_the_size_predicted_is_the_one_given_else_the_number_that_is_set(there, given, size):
+    answer = work(there, predict, COMMAND, gpu="a100-40gb", settings=given).prediction
+    assert answer.batch_size == size
 
 
 def test_a_number_that_the_model_follows_as_well_is_set_at_the_loader():
@@ -113,20 +126,11 @@ def test_a_size_that_is_asked_for_is_the_one_by_which_the_place_is_found():
     assert answer.next_command.line.startswith("brimful tune --set batch_size=128")
 
 
-def test_what_is_set_at_the_loader_is_the_loaders_own_number():
-    """The literal is of all ranks."""
-    of_all = replace(SCRIPT, number=64, text="batch_size = 64")
-    answer = work(
-        world(places=(of_all, LOADER), width_follows=True), predict, COMMAND, gpu="a100-40gb"
-    ).prediction
-    assert answer is not None and answer.batch_size == 16
-
-
 def test_a_script_that_takes_no_marked_numbers_is_tried_again_without():
-    def outcome(trial, size):
-        return Outcome.CRASHED if trial.find_places == "script" else None
-
-    result = world(places=(LOADER,), outcome_of=outcome)
+    result = world(
+        places=(LOADER,),
+        outcome_of=lambda trial, size: Outcome.CRASHED if trial.find_places == "script" else None,
+    )
     answer = work(result, predict, COMMAND, gpu="a100-40gb").prediction
     assert answer is not None and answer.batch_size == 16
     assert [trial.find_places for trial in result.launched[:3]] == ["script", "loader", None]
@@ -203,25 +207,28 @@ SCALER = Failure(
 )
 
 
+def failing(there: World) -> World:
+    """The same world, whose script fails before its first step."""
+    return reporting(
+        lambda result: replace(result, outcome=Outcome.CRASHED, failure=SCALER, exit_code=1),
+        there,
+        steps=0,
+    )
+
+
 @pytest.mark.parametrize("wants", ["auto", "loader"])
 @pytest.mark.parametrize("verb", [predict, tune])
 def test_a_script_that_fails_the_same_way_twice_before_its_first_step_is_not_tried_again(
     verb, wants
 ):
-    def fails(result):
-        return replace(result, outcome=Outcome.CRASHED, failure=SCALER, exit_code=1)
-
-    result = reporting(fails, world(), steps=0)
+    result = failing(world())
     with pytest.raises(CommandFailed, match=r"TypeError: fill_value .* str \(train.py:19\)"):
         work(result, verb, COMMAND, gpu="a100-40gb", batch_size_from=wants)
     assert len(result.launched) == 2
 
 
 def test_a_small_size_that_was_asked_for_is_not_tried_where_two_others_failed_alike():
-    def fails(result):
-        return replace(result, outcome=Outcome.CRASHED, failure=SCALER, exit_code=1)
-
-    result = reporting(fails, World(), steps=0)
+    result = failing(World())
     with pytest.raises(CommandFailed, match="TypeError"):
         work(result, predict, ("my-train", "--batch-size", "3"), gpu="a100-40gb")
     assert [trial.settings["batch_size"] for trial in result.launched] == [5, 8]

@@ -111,14 +111,12 @@ def test_a_training_on_the_engine_is_read_from_its_own_log(tmp_path):
 
     old = {"event": "progress", "epoch": 1.9, "step": 95, "samples": 950, "loss": 3.0}
     rows = {"event": "settings", "rows": []}
-    warning = {"event": "warning", "code": "c", "problem": "p", "explanation": "", "suggestion": ""}
-    said = {"event": "message", "sentence": "A batch was too large."}
     new = {"event": "progress", "epoch": 0.5, "step": 25, "samples": 250, "loss": 0.5}
     log(
         {**old, "samples_per_s": 9.0},
         rows,
-        warning,
-        said,
+        {"event": "warning", "code": "c", "problem": "p", "explanation": "", "suggestion": ""},
+        {"event": "message", "sentence": "A batch was too large."},
         {**new, "samples_per_s": 5.0, "left_s": 150.0},
         end="\n{",
     )

@@ -12,22 +12,11 @@ from brimful.measure.accelerators import Accelerator
 from brimful.values import Outcome, Place
 from brimful.verbs import devices
 from brimful.verbs import session as session_module
-from brimful.verbs.run import Passes
 from brimful.verbs.session import Options
+from tests.brimful.verbs.test_run import Notebook
 from tests.brimful.verbs.world import World, chosen
 
 SCRIPT = "batch_size = 16\nprint('trains')\n"
-
-
-class User(Passes):
-    def __init__(self):
-        self.messages: list[str] = []
-
-    def message(self, text: str) -> None:
-        self.messages.append(text)
-
-    def output(self, stream: str, data: bytes) -> None:
-        pass
 
 
 @pytest.fixture
@@ -40,15 +29,14 @@ def works(tmp_path, monkeypatch):
     place = Place("script", str(script), 1, 13, 16, "batch_size = 16", "train.py:9")
 
     def call(verb=run, size=None, places=(place,), **more):
-        world, user = World(places=places, dataset=100_000), User()
+        world, user = World(places=places, dataset=100_000), Notebook()
         monkeypatch.setattr(session_module, "run_trial", world.launch)
         if verb is run:
             more |= {"watcher": user}
         given = {} if size is None else {"batch_size": size}
         options = Options(home=tmp_path / "home", watcher=user)
         command = [sys.executable, "train.py"]
-        record = verb(command, settings=given, options=options, **more)
-        return record, world.launched, user.messages
+        return verb(command, settings=given, options=options, **more), world.launched, user.messages
 
     call.script, call.place = script, place  # type: ignore[attr-defined]
     return call

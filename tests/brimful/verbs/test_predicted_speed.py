@@ -10,7 +10,7 @@ from brimful.values import Objective, Source
 from brimful_inside.simulator.roofline import Kernel
 from brimful_inside.simulator.trace import Free, Malloc, Row
 from brimful_inside.wire import WorstBatch
-from tests.brimful.verbs.world import MIB, World, chosen, reporting, work
+from tests.brimful.verbs.world import COMMAND, MIB, World, chosen, reporting, work
 
 
 @dataclass
@@ -71,14 +71,17 @@ def test_the_environments_that_a_script_plays_in_are_named_beside_its_speed():
     assert work(plays, predict, gpu="l4").prediction.speed.environments == "gymnasium"
 
 
-def test_the_largest_and_the_size_asked_for_can_still_be_had():
-    largest = work(Clocked(dataset=300), tune, gpu="a100-40gb", objective="largest")
-    assert chosen(largest) == 300
-    assert largest.plan.samples_per_s is None
-    fit = work(
-        Clocked(), tune, ("my-train", "--batch-size", "37"), gpu="a100-40gb", objective="fit"
-    )
-    assert chosen(fit) == 37
+@pytest.mark.parametrize(
+    ("world", "argv", "objective", "size"),
+    [
+        (Clocked(dataset=300), COMMAND, "largest", 300),
+        (Clocked(), ("my-train", "--batch-size", "37"), "fit", 37),
+    ],
+)
+def test_the_largest_and_the_size_asked_for_can_still_be_had(world, argv, objective, size):
+    record = work(world, tune, argv, gpu="a100-40gb", objective=objective)
+    assert chosen(record) == size
+    assert objective == "fit" or record.plan.samples_per_s is None
 
 
 def test_without_rows_of_a_clock_the_largest_is_taken_with_a_warning():
@@ -108,8 +111,8 @@ def test_predict_answers_speed_knee_and_what_binds():
 
 
 def test_a_size_that_does_not_fit_has_a_time_and_no_place_on_the_curve():
-    world = Clocked(dataset=None, linear=20 * MIB)
-    speed = work(world, predict, ("my-train", "--batch-size", "9000"), gpu="a100-40gb").prediction
+    words = ("my-train", "--batch-size", "9000")
+    speed = work(Clocked(dataset=None, linear=20 * MIB), predict, words, gpu="a100-40gb").prediction
     assert speed.verdict == "does_not_fit" and speed.speed.batch_size == 9000
     assert speed.speed.curve[-1].batch_size == speed.largest_batch_size < 9000
 
@@ -166,13 +169,8 @@ def test_batches_summed_to_a_fixed_total_are_counted_and_no_knee_is_made_up():
     assert speed.step_s.value == pytest.approx(3 * step, rel=0.05)
     assert speed.samples_per_s.value == pytest.approx(3 * 85 / speed.step_s.value)
     assert speed.knee_batch_size is None and any("fixed total" in note for note in speed.notes)
-    plan = work(
-        Summing(linear=60 * MIB),
-        tune,
-        ("my-train", "--batch-size", "{batch_size}"),
-        128,
-        gpu="a100-40gb",
-    ).plan
+    open_size = ("my-train", "--batch-size", "{batch_size}")
+    plan = work(Summing(linear=60 * MIB), tune, open_size, 128, gpu="a100-40gb").plan
     assert any("fixed total" in warning.problem for warning in plan.warnings)
 
 

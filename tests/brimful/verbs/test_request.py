@@ -7,7 +7,7 @@ import pytest
 from brimful import predict
 from brimful.decide.loading import SHARE, TRAINING_SHARE, WORKER_BYTES
 from brimful.decide.queue_request import CUDA_HOST_BYTES, queue_request
-from brimful.errors import DoesNotFit, NoSuchDevice, UsageError
+from brimful.errors import DoesNotFit, UsageError
 from brimful.measure.gpus.prices import keep
 from brimful.show.several_sections import which_sentence
 from brimful.values import PhasePeak, Source, Verdict
@@ -57,14 +57,19 @@ def test_the_smallest_card_that_fits_is_asked_for_and_of_as_large_ones_the_cheap
     assert list(as_large) == sorted(as_large, key=by_price)
 
 
-def test_without_a_name_all_cards_are_looked_at_that_the_queue_has_a_name_for():
-    least = World(fixed=100 * MIB, linear=64 * 1024)
-    record, ask = asked(least)
-    assert len(record.prediction.which) == 33 and ask.gpu.key == "rtx3070", "7.8 GiB"
-    record, ask = asked(least, queue="ray")
-    assert len(record.prediction.which) == 13 and ask.gpu.key == "t4"
-    record, ask = asked(least, queue="skypilot")
-    assert len(record.prediction.which) == 26 and ask.gpu.key == "rtx3060-12gb"
+@pytest.mark.parametrize(
+    ("named", "cards", "smallest"),
+    [
+        ({}, 33, "rtx3070"),  # 7.8 GiB
+        ({"queue": "ray"}, 13, "t4"),
+        ({"queue": "skypilot"}, 26, "rtx3060-12gb"),
+    ],
+)
+def test_without_a_name_all_cards_are_looked_at_that_the_queue_has_a_name_for(
+    named, cards, smallest
+):
+    record, ask = asked(World(fixed=100 * MIB, linear=64 * 1024), **named)
+    assert (len(record.prediction.which), ask.gpu.key) == (cards, smallest)
 
 
 def test_host_memory_is_what_a_trial_held_with_cuda_and_what_the_policy_lets_the_loader_have():
@@ -124,8 +129,7 @@ def test_of_ranks_that_are_started_alone_the_queue_starts_all():
 
 
 def test_of_one_and_several_cards_those_that_are_asked_for_are_described_by_their_own_trials():
-    world = reporting(world=large(), alike=[])
-    record, ask = work(world, request, WORDS, gpu="l4:1..2")
+    record, ask = work(reporting(world=large(), alike=[]), request, WORDS, gpu="l4:1..2")
     assert (ask.cards, ask.machines) == (1, 1)
     of_two, of_one = (
         next(trial for trial in record.trials if trial.trial.device.cards == count)
@@ -146,12 +150,17 @@ def test_the_smallest_card_is_not_the_cheapest_or_fastest(tmp_path):
     assert work(world, request, WORDS, gpu=FOUR, home=tmp_path)[1].gpu.key == "l4"
 
 
-def test_where_no_card_fits_for_sure_there_is_nothing_to_ask_for():
-    with pytest.raises(DoesNotFit, match=r"Of 2 cards none fits.*does not fit") as error:
-        asked(gpu="t4,rtx3060-12gb")
-    assert error.value.exit_code == 3 and "nothing to ask" in error.value.explanation
-    with pytest.raises(DoesNotFit):
-        asked(gpu_memory="12GiB")
+@pytest.mark.parametrize(
+    ("where", "says"),
+    [
+        ({"gpu": "t4,rtx3060-12gb"}, r"Of 2 cards none fits.*does not fit"),
+        ({"gpu_memory": "12GiB"}, ""),
+    ],
+)
+def test_where_no_card_fits_for_sure_there_is_nothing_to_ask_for(where, says):
+    with pytest.raises(DoesNotFit, match=says) as error:
+        asked(**where)
+    assert "nothing to ask" in error.value.explanation
 
 
 def test_a_batch_size_that_is_left_open_says_which_card_is_the_smallest_only_for_one():
@@ -161,13 +170,3 @@ def test_a_batch_size_that_is_left_open_says_which_card_is_the_smallest_only_for
     assert asked(words=words, settings={"batch_size": 64}, gpu=FOUR)[1].gpu.key == "l4"
     record, ask = asked(words=words, gpu="l4")
     assert ask.batch_size == record.prediction.largest_batch_size
-
-
-def test_an_unknown_queue_or_card_is_a_sentence_before_anything_runs():
-    world = large()
-    with pytest.raises(UsageError, match="--for pbs") as error:
-        asked(world, queue="pbs")
-    assert "slurm, skypilot, ray, kubernetes" in error.value.suggestion
-    with pytest.raises(NoSuchDevice):
-        asked(world, gpu="nope")
-    assert not world.launched

@@ -29,6 +29,7 @@ from brimful.verbs.run import Passes, next_settings, nothing_trained, reason
 from brimful.verbs.session import Options
 from tests.brimful.measure.helper import REPORT
 
+OTHER_NAMES = ("bs", "batchsize", "train_batch_size")
 #: Prints what it was started with; out of host memory above the size that is its second argument.
 SCRIPT = """
 import sys
@@ -85,7 +86,6 @@ def sizes(record: Record, name: str = "batch_size") -> list[object]:
 
 
 def ended(record: Record) -> tuple[Outcome, int]:
-    assert record.run is not None and record.run.ended is not None
     return record.run.ended.outcome, record.run.ended.exit_code
 
 
@@ -142,10 +142,19 @@ def test_without_a_place_to_resume_or_accumulate_each_restart_says_so_and_explai
     assert sum("--resume-with" in message for message in user.messages) == 1
 
 
-def test_an_open_placeholder_is_refused_with_why_no_plan_sets_it(trains, user):
+@pytest.mark.parametrize(
+    ("words", "settings", "says"),
+    [
+        (("{batch_size}", "20"), {}, "left no plan"),
+        *((("--width", "8"), {name: 32}, "did you mean batch_size?") for name in OTHER_NAMES),
+    ],
+)
+def test_an_open_placeholder_and_another_name_of_the_batch_size_are_refused_with_why(
+    trains, words, settings, says
+):
     with pytest.raises(UsageError) as caught:
-        trains("{batch_size}", "20")
-    assert "left no plan" in caught.value.explanation
+        trains(*words, **({"settings": settings} if settings else {}))
+    assert says in f"{caught.value.explanation}\n{caught.value.suggestion}"
 
 
 def test_of_a_flag_given_twice_the_last_counts_and_the_user_is_shown_so(trains, user):
@@ -178,11 +187,9 @@ def test_a_run_that_gets_no_smaller_does_not_fit_and_says_why(
 
 
 def test_a_failure_of_the_scripts_own_is_not_repeated(trains, user):
-    record = trains(
-        "{batch_size}", "9", settings={"batch_size": 4}, script=SCRIPT + "raise KeyError('of mine')"
-    )
-    assert user.lines == ["started 4 9"]
-    assert ended(record) == (Outcome.CRASHED, 5)
+    raises = SCRIPT + "raise KeyError('of mine')"
+    record = trains("{batch_size}", "9", settings={"batch_size": 4}, script=raises)
+    assert user.lines == ["started 4 9"] and ended(record) == (Outcome.CRASHED, 5)
     assert record.closed is not None and record.closed.exit_code == 5
 
 
@@ -195,30 +202,48 @@ def test_a_batch_size_behind_a_known_flag_is_what_becomes_smaller(trains, user):
 
 
 def test_a_smaller_host_limit_is_obeyed_and_counts_as_out_of_memory(trains):
-    script = "import os, sys, time\nkept = os.urandom(int(sys.argv[1]) << 20)\ntime.sleep(0.5)"
-    record = trains(
-        "{batch_size}", settings={"batch_size": 400}, script=script, host_limit="300MiB"
-    )
+    holds = "import os, sys, time\nkept = os.urandom(int(sys.argv[1]) << 20)\ntime.sleep(0.5)"
+    record = trains("{batch_size}", settings={"batch_size": 400}, script=holds, host_limit="300MiB")
     assert sizes(record) == [400, 200] and ended(record) == (Outcome.COMPLETED, 0)
 
 
+LADDERS = {
+    "": "'' is no batch size",
+    "64,half": "'half' is no batch size",
+    "64,0": "'0' is no batch size",
+    "64,-8": "'-8' is no batch size",
+    "32,,16": "'' is no batch size",
+    "32,64": "64 is not smaller than 32",
+    "32,32": "32 is not smaller than 32",
+}
+
+
 @pytest.mark.parametrize(
-    ("words", "more", "problem"),
+    ("words", "more", "problem", "suggestion"),
     [
-        (("{resume}",), {}, "which words it stands for"),
-        (("1",), {"resume_with": "--resume"}, r"no \{resume\}"),
-        (("{resume}",), {"resume_with": "'open"}, "quotation"),
-        (("{lr}",), {}, r"\{lr\}"),
-        (("1",), {"settings": {"lr": 3}}, r"no \{lr\}"),
-        (("1",), {"host_limit": "a lot"}, "a lot"),
+        (("{resume}",), {}, "which words it stands for", ""),
+        (("1",), {"resume_with": "--resume"}, r"no \{resume\}", ""),
+        (("{resume}",), {"resume_with": "'open"}, "quotation", ""),
+        (("{lr}",), {}, r"\{lr\}", ""),
+        (("1",), {"settings": {"lr": 3}}, r"no \{lr\}", ""),
+        (("1",), {"host_limit": "a lot"}, "a lot", ""),
+        *(
+            (
+                ("{batch_size}", "20"),
+                {"settings": {"batch_size": 64}, "ladder": ladder},
+                problem,
+                "--ladder 96,80,64,48",
+            )
+            for ladder, problem in LADDERS.items()
+        ),
     ],
 )
 def test_what_cannot_be_meant_is_refused_before_anything_is_started(
-    trains, user, tmp_path, words, more, problem
+    trains, user, tmp_path, words, more, problem, suggestion
 ):
-    with pytest.raises(UsageError, match=problem):
+    with pytest.raises(UsageError, match=problem) as caught:
         trains(*words, **more)
-    assert user.lines == []
+    assert suggestion in (caught.value.suggestion or "") and user.lines == []
     assert not list_records(tmp_path / "home")
 
 
@@ -420,31 +445,3 @@ def test_a_ladder_names_the_sizes_after_out_of_memory_and_no_others(trains, user
     record = trains("{batch_size}", "20", settings={"batch_size": 64}, ladder="48,32")
     assert sizes(record) == [64, 48, 32] and ended(record) == (Outcome.OUT_OF_HOST_MEMORY, 3)
     assert "there is nothing smaller on --ladder" in record.run.ended.message
-
-
-@pytest.mark.parametrize(
-    ("ladder", "problem"),
-    [
-        ("", "'' is no batch size"),
-        ("64,half", "'half' is no batch size"),
-        ("64,0", "'0' is no batch size"),
-        ("64,-8", "'-8' is no batch size"),
-        ("32,,16", "'' is no batch size"),
-        ("32,64", "64 is not smaller than 32"),
-        ("32,32", "32 is not smaller than 32"),
-    ],
-)
-def test_a_ladder_that_does_not_fall_is_refused_before_anything_is_started(
-    trains, tmp_path, ladder, problem
-):
-    with pytest.raises(UsageError, match=problem) as caught:
-        trains("{batch_size}", "20", settings={"batch_size": 64}, ladder=ladder)
-    assert "--ladder 96,80,64,48" in caught.value.suggestion
-    assert not list_records(tmp_path / "home")
-
-
-@pytest.mark.parametrize("name", ["bs", "batchsize", "train_batch_size"])
-def test_another_name_of_the_batch_size_is_answered_with_its_own(trains, name):
-    with pytest.raises(UsageError) as caught:
-        trains("--width", "8", settings={name: 32})
-    assert caught.value.suggestion == "did you mean batch_size?"

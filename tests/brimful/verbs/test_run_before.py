@@ -16,7 +16,6 @@ from brimful.codec import read_wire_leniently
 from brimful.errors import UsageError
 from brimful.record import RecordWriter, list_records, read_record
 from brimful.show.headline import headline
-from brimful.show.section import Table
 from brimful.show.sections import sections
 from brimful.values import Outcome
 from brimful.verbs import run_before
@@ -122,7 +121,6 @@ def test_the_record_says_where_it_was_cut_off(cuts):
     assert (record.run.going.number, record.run.going_steps) == (1, 17)
     assert headline(record).sentence == "Cut off in attempt 1 after 17 steps: this run has no end."
     (attempts,) = [part for part in sections(record) if part.title == "Attempts"]
-    assert isinstance(attempts, Table)
     assert [cell.text for cell in attempts.rows[0]][1:4] == ["as given", "no end", "17"]
 
 
@@ -204,11 +202,27 @@ def test_the_smaller_batch_size_of_the_run_before_stays_in_force(cuts):
     assert user.lines == ["24 --resume last"]  # what the user asks for now
 
 
-def test_a_command_that_was_killed_goes_on_too(cuts):
-    Path("train.py").write_text("import os, sys\nprint(*sys.argv)\nos.kill(os.getpid(), 9)")
+@pytest.mark.parametrize(
+    ("ending", "outcome", "begins"),
+    [
+        ("os.kill(os.getpid(), 9)", Outcome.KILLED, "train.py --resume last"),
+        (
+            "raise OSError(24, 'Too many open files')",
+            Outcome.NO_FILE_DESCRIPTORS,
+            "train.py --resume last",
+        ),
+        ("raise OSError(28, 'No space')", Outcome.FULL_DISK, "train.py --resume last"),
+        ("sys.exit(3)", Outcome.CRASHED, "train.py"),
+    ],
+    ids=["killed", "no more open files", "no more room", "an error of the script's own"],
+)
+def test_a_run_that_was_killed_or_had_no_more_of_something_goes_on_and_after_an_error_begins_anew(
+    cuts, ending, outcome, begins
+):
+    Path("train.py").write_text(f"import os, sys\nprint(*sys.argv)\n{ending}")
     _, record = cuts.again("{resume}")
-    assert record.run.ended.outcome is Outcome.KILLED
-    assert cuts.again("{resume}")[0].lines == ["train.py --resume last"]
+    assert record.run.ended.outcome is outcome
+    assert cuts.again("{resume}")[0].lines == [begins]
 
 
 @pytest.mark.parametrize(
@@ -248,19 +262,6 @@ def test_what_fails_before_its_first_step_is_to_go_on_again_and_a_missing_checkp
     user, _ = cuts.again("{resume}")
     assert "Perhaps the run that was cut off had written no checkpoint yet" in str(user.messages)
     Path("train.py").write_text("import sys; print(*sys.argv)")
-    assert cuts.again("{resume}")[0].lines == ["train.py --resume last"]
-
-
-def test_a_run_whose_script_raised_an_error_is_begun_anew(cuts):
-    Path("train.py").write_text("import sys; print(*sys.argv); sys.exit(3)")
-    cuts.again("{resume}")
-    assert cuts.again("{resume}")[0].lines == ["train.py"]
-
-
-@pytest.mark.parametrize("error", ["OSError(24, 'Too many open files')", "OSError(28, 'No space')"])
-def test_where_the_machine_had_no_more_of_something_it_goes_on_once_there_is(cuts, error):
-    Path("train.py").write_text(f"import sys; print(*sys.argv); raise {error}")
-    cuts.again("{resume}")
     assert cuts.again("{resume}")[0].lines == ["train.py --resume last"]
 
 

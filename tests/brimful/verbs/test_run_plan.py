@@ -3,6 +3,7 @@
 import os
 import time
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -49,10 +50,9 @@ def tuned(
     sources=None,
 ):
     """A record of `brimful tune`, as it would have been left."""
-    record_id = f"20261121-{len(list_records(home)):06d}-{verb}-x"
     opened = Opened(
         SCHEMA,
-        record_id,
+        f"20261121-{len(list_records(home)):06d}-{verb}-x",
         verb,
         (),
         parse(words),
@@ -120,15 +120,28 @@ def test_settings_and_what_only_a_run_needs_make_no_other_command(tmp_path, word
 
 def test_settings_given_go_by_themselves_and_none_means_none(tmp_path):
     tuned(tmp_path)
-    assert chosen(tmp_path, given=True).source == "settings"
-    assert chosen(tmp_path, plan="none").source == "command"
-    assert chosen(tmp_path, plan="latest", given=True).source == "plan"
+    asked = ({"given": True}, {"plan": "none"}, {"plan": "latest", "given": True})
+    assert [chosen(tmp_path, **more).source for more in asked] == ["settings", "command", "plan"]
 
 
-def test_without_any_plan_of_this_folder_the_command_is_run_as_it_stands(tmp_path):
-    tuned(tmp_path, folder="/elsewhere")
-    choice = chosen(tmp_path)
-    assert (choice.source, choice.plan, choice.device) == ("command", None, CPU)
+@pytest.mark.parametrize(
+    ("of_plan", "here_is", "asked", "taken"),
+    [
+        ({"folder": "/elsewhere"}, (), None, ("command", CPU)),  # as it stands
+        ({"device": IMAGINARY}, (IMAGINARY.gpu.name,), None, ("plan", CARD)),
+        ({}, ("NVIDIA H100 PCIe",), None, ("plan", CPU)),
+        ({}, ("NVIDIA H100 PCIe",), "none", ("command", CARD)),
+    ],
+    ids=["of another folder", "predicted for this card", "for the CPU", "none is wanted"],
+)
+def test_a_plan_is_followed_in_its_folder_on_the_device_it_is_for(
+    tmp_path, monkeypatch, of_plan, here_is, asked, taken
+):
+    tuned(tmp_path, **of_plan)
+    here(monkeypatch, *here_is)
+    choice = chosen(tmp_path, plan=asked)
+    assert (choice.source, choice.device) == taken
+    assert (choice.plan is None) is (choice.source == "command")
 
 
 def test_a_plan_that_is_named_and_of_another_command_does_not_belong(tmp_path):
@@ -139,44 +152,25 @@ def test_a_plan_that_is_named_and_of_another_command_does_not_belong(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("device", "here_is", "asked", "why"),
+    ("of_plan", "here_is", "asked", "why"),
     [
-        (CARD, (), None, "no accelerator"),
-        (IMAGINARY, (), None, "no accelerator"),
-        (IMAGINARY, ("NVIDIA H100 PCIe",), None, "H100"),
-        (CPU, ("NVIDIA H100 PCIe",), "accelerator", "--device accelerator"),
-        (CARD, ("NVIDIA H100 PCIe",), "cpu", "--device cpu"),
+        ({"device": CARD}, (), None, "no accelerator"),
+        ({"device": IMAGINARY}, (), None, "no accelerator"),
+        ({"device": IMAGINARY}, ("NVIDIA H100 PCIe",), None, "H100"),
+        ({"device": CPU}, ("NVIDIA H100 PCIe",), "accelerator", "--device accelerator"),
+        ({"device": CARD}, ("NVIDIA H100 PCIe",), "cpu", "--device cpu"),
+        ({"budget": Budget(1 << 60, 1 << 60, 1 << 60, "host", "")}, (), None, "host memory"),
     ],
 )
-def test_a_plan_for_another_device_is_refused_when_named_and_left_aside_when_found(
-    tmp_path, monkeypatch, device, here_is, asked, why
+def test_a_plan_for_another_device_or_more_memory_is_refused_when_named_and_left_aside_when_found(
+    tmp_path, monkeypatch, of_plan, here_is, asked, why
 ):
-    name = tuned(tmp_path, device=device)
+    name = tuned(tmp_path, **of_plan)
     here(monkeypatch, *here_is)
     with pytest.raises(PlanMismatch, match=why):
         chosen(tmp_path, plan=name, device=asked)
     left = chosen(tmp_path, device=asked)
     assert left.source == "command" and name in left.why and why in left.why
-
-
-def test_a_plan_predicted_for_a_card_is_followed_on_that_card(tmp_path, monkeypatch):
-    tuned(tmp_path, device=IMAGINARY)
-    here(monkeypatch, IMAGINARY.gpu.name)
-    choice = chosen(tmp_path)
-    assert (choice.source, choice.device) == ("plan", CARD)
-
-
-def test_a_plan_that_allows_itself_more_memory_than_is_here_is_refused(tmp_path):
-    name = tuned(tmp_path, budget=Budget(1 << 60, 1 << 60, 1 << 60, "host", ""))
-    with pytest.raises(PlanMismatch, match="host memory"):
-        chosen(tmp_path, plan=name)
-
-
-def test_a_plan_for_the_cpu_is_followed_on_the_cpu_where_a_card_is_too(tmp_path, monkeypatch):
-    tuned(tmp_path)
-    here(monkeypatch, "NVIDIA H100 PCIe")
-    assert chosen(tmp_path).device == CPU
-    assert chosen(tmp_path, plan="none").device == CARD
 
 
 def test_records_without_a_plan_and_no_record_at_all_are_refused(tmp_path):
@@ -237,19 +231,17 @@ def test_strict_refuses_a_named_plan_of_another_seed_and_leaves_it_aside_when_fo
     )
 
 
-@pytest.mark.parametrize("change", ["changed", "missing"])
-def test_a_plan_found_with_another_state_of_the_files_is_refused(tmp_path, change):
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [(lambda model: model.write_text("wide = 8"), "has changed"), (Path.unlink, "is not here")],
+)
+def test_a_plan_found_with_another_state_of_the_files_is_refused(tmp_path, change, why):
     model = tmp_path / "model.py"
     model.write_text("wide = 4")
     name = tuned(tmp_path, sources=digests(("python", "model.py"), ()))
     assert chosen(tmp_path, plan=name).name == name
-    if change == "changed":
-        model.write_text("wide = 8")
-    else:
-        model.unlink()
-    with pytest.raises(
-        PlanMismatch, match=rf"model.py {'has changed' if change == 'changed' else 'is not here'}"
-    ):
+    change(model)
+    with pytest.raises(PlanMismatch, match=f"model.py {why}"):
         chosen(tmp_path, plan=name)
     left = chosen(tmp_path)
     assert left.source == "command" and "model.py" in left.why

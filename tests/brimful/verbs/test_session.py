@@ -20,6 +20,7 @@ from brimful.show.console import make_console, show_record
 from brimful.show.html import render_page
 from brimful.values import Outcome
 from brimful.verbs.session import Nobody, Options, opened
+from tests.brimful.verbs.test_run import Notebook
 from tests.brimful.verbs.world import World, work
 
 
@@ -138,20 +139,10 @@ def test_a_verb_returns_what_its_record_holds(tmp_path):
     ],
 )
 def test_the_user_is_shown_which_flag_was_taken_for_the_batch_size(tmp_path, value, shown):
-    messages = []
-
-    class Listener(Nobody):
-        def message(self, text):
-            messages.append(text)
-
-    with opened(
-        "audit",
-        parse(("my-train", "--bs", value)),
-        None,
-        Options(home=tmp_path, watcher=Listener()),
-    ):
-        pass
-    assert messages == shown
+    user = Notebook()
+    options = Options(home=tmp_path, watcher=user)
+    with opened("audit", parse(("my-train", "--bs", value)), None, options):
+        assert user.messages == shown
 
 
 class Forking(World):

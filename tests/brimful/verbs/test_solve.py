@@ -178,8 +178,7 @@ def test_where_multiples_alone_train_the_answer_is_one_and_says_so():
 
 def test_a_limit_of_the_script_is_found_to_the_last_value_and_named():
     prediction = solved(Shaped(linear=64 * 1024, most=512)).prediction
-    assert prediction.solved.value == 512
-    assert "fails at max_length" in prediction.limited_by
+    assert prediction.solved.value == 512 and "fails at max_length" in prediction.limited_by
 
 
 @pytest.mark.parametrize("ending", [Outcome.TIMED_OUT, Outcome.OUT_OF_HOST_MEMORY])
@@ -194,9 +193,17 @@ def test_values_that_take_too_much_of_this_computer_are_given_up_after_few_trial
     assert all(trial.time_limit_s <= 30 and trial.host_limit_bytes for trial in world.launched[1:])
 
 
-def test_a_setting_that_changes_nothing_is_an_error_that_names_the_values_tried():
-    with pytest.raises(UsageError, match=r"max_length changes nothing: .* at 5, 12, 96 and 768"):
-        solved(World())
+@pytest.mark.parametrize(
+    ("world", "error", "says"),
+    [
+        (World(), UsageError, r"max_length changes nothing: .* at 5, 12, 96 and 768"),
+        (Shaped(most=0), CommandFailed, "max_length 5"),
+    ],
+    ids=["a setting that changes nothing", "a script that fails at every value"],
+)
+def test_where_no_value_can_be_named_the_error_says_what_was_tried(world, error, says):
+    with pytest.raises(error, match=says):
+        solved(world)
 
 
 def test_beyond_the_data_any_value_fits_and_none_is_called_the_largest():
@@ -215,9 +222,8 @@ def test_a_flag_of_that_name_needs_no_braces_and_its_own_number_is_tried_last():
 
 
 def test_the_open_batch_size_and_solving_for_it_are_one_question():
-    asked = ("my-train", "--batch-size", "64")
     left_open = work(World(), predict, gpu_memory="4GiB").prediction
-    prediction = solved(World(), "batch_size", asked).prediction
+    prediction = solved(World(), "batch_size", ("my-train", "--batch-size", "64")).prediction
     assert prediction.solved is None
     assert (prediction.batch_size, prediction.largest_batch_size) == (
         left_open.batch_size,
@@ -251,12 +257,6 @@ def test_a_question_that_cannot_be_meant_is_refused_in_a_sentence(more, says):
         work(Shaped(), predict, COMMAND, **({"gpu_memory": "4GiB"} | more))
 
 
-def test_a_script_that_fails_at_every_value_raises_its_first_failure():
-    world = Shaped(most=0)
-    with pytest.raises(CommandFailed, match="max_length 5"):
-        solved(world)
-
-
 def test_what_if_tries_its_changes_at_the_value_that_was_solved_for():
     world = Shaped(quadratic=4096, helps={"checkpointing": 0.5})
     prediction = solved(world, what_if=True).prediction
@@ -271,10 +271,11 @@ def test_what_if_tries_its_changes_at_the_value_that_was_solved_for():
 def test_what_the_script_prepared_for_another_length_is_not_handed_on(monkeypatch):
     handed: list[list[object]] = []
 
-    def watched(earlier, record_folder, folder):
-        handed.append([trial.trial.settings for trial in earlier])
-
-    monkeypatch.setattr(session.carry_over, "carry_over_files", watched)
+    monkeypatch.setattr(
+        session.carry_over,
+        "carry_over_files",
+        lambda earlier, *folders: handed.append([trial.trial.settings for trial in earlier]),
+    )
     solved(Shaped())
     assert handed and not any(handed), "every trial has a length of its own"
     handed.clear()

@@ -3,6 +3,7 @@ beside what was asked.
 """
 
 import dataclasses
+import re
 import time
 from types import SimpleNamespace
 
@@ -18,7 +19,7 @@ from brimful.measure.gpus import custom_gpu
 from brimful.record import read_record
 from brimful.show.headline import headline
 from brimful.units import format_bytes
-from brimful.values import Estimate, Outcome, Place, Plan, Record, Source
+from brimful.values import Estimate, Outcome, Place, Record, Source
 from brimful.verbs import session as session_module
 from tests.brimful.verbs.world import (
     COMMAND,
@@ -28,6 +29,7 @@ from tests.brimful.verbs.world import (
     Uneven,
     World,
     chosen,
+    failing_above,
     reporting,
     work,
 )
@@ -41,13 +43,11 @@ def check(world: World, record: Record, budget: int, most: int | None) -> None:
     asked, with the reason.
     """
     plan, size = record.plan, chosen(record)
-    assert isinstance(plan, Plan)
-    runs = [
+    assert [
         s
         for s in record.trials
         if s.trial.settings.get("batch_size") == size and s.outcome is Outcome.COMPLETED
-    ]
-    assert runs, "what was named was never run to its end"
+    ], "what was named was never run to its end"
     assert plan.verified or all(row.source is Source.PREDICTED for row in plan.settings)
     assert most is None or size <= most
     assert world.dataset is None or size <= world.dataset
@@ -184,43 +184,57 @@ def test_on_a_real_card_what_is_named_has_run_with_uneven_batches_of_its_own_ord
     assert fits[size] and not any(fits[tried] for tried in too_large)
 
 
-def test_on_a_cpu_which_reserves_no_memory_uneven_batches_need_no_trial_more():
-    world = Uneven(overhead_s=1.0)
-    work(world, tune, device="cpu", budget="4GiB")
-    assert not any(trial.settles_after for trial in world.launched)
-
-
 @pytest.mark.usefixtures("real_card")
-def test_on_a_real_card_batches_of_one_shape_need_no_trial_more():
-    world = World(fixed=GIB, linear=100 * MIB, device_bytes=8 * GIB)
-    assert "of its own order" not in work(world, tune).plan.settings[0].why
+@pytest.mark.parametrize(
+    ("world", "where"),
+    [
+        (Uneven(overhead_s=1.0), {"device": "cpu", "budget": "4GiB"}),
+        (World(fixed=GIB, linear=100 * MIB, device_bytes=8 * GIB), {}),
+    ],
+    ids=["uneven batches on a CPU, which reserves no memory", "batches of one shape on a card"],
+)
+def test_without_uneven_batches_on_a_real_card_no_trial_more_is_needed(world, where):
+    assert "of its own order" not in work(world, tune, **where).plan.settings[0].why
     assert not any(trial.settles_after for trial in world.launched)
 
 
-def failing_above(last, **more):
-    return World(outcome_of=lambda trial, size: Outcome.CRASHED if size > last else None, **more)
+ON_CPU = {"device": "cpu", "budget": "4GiB"}
+ON_CARD = {"gpu_memory": "8GiB"}
 
 
-def test_a_crash_at_large_sizes_alone_leaves_a_plan_below_it():
-    record = work(
-        failing_above(40, overhead_s=0.3),
-        tune,
-        ("my-train", "--batch-size", "8"),
-        device="cpu",
-        budget="4GiB",
-    )
-    assert 8 <= chosen(record) <= 40
-    record = work(failing_above(40), tune, device="cpu", budget="4GiB", objective="largest")
-    assert record.memory.limited_by.startswith("the script itself, which fails at batch size ")
-    assert "limited by the script itself" in record.plan.settings[0].why
-    record = work(failing_above(40), tune, gpu_memory="8GiB")
-    assert 1 <= chosen(record) <= 40 and any(note.code == "script-error" for note in record.notes)
-    record = work(failing_above(300, linear=64 * 1024), tune, gpu_memory="8GiB")
-    (row,) = [row for row in record.plan.settings if row.name == "batch_size"]
-    assert 270 <= row.effective <= 300
-    assert row.why.startswith(
-        "the largest that ran; limited by the script itself, which fails at batch size 3"
-    )
+@pytest.mark.parametrize(
+    ("world", "where", "sizes", "limit", "why"),
+    [
+        (
+            failing_above(40, overhead_s=0.3),
+            ON_CPU | {"argv": ("my-train", "--batch-size", "8")},
+            range(8, 41),
+            "",
+            "",
+        ),
+        (
+            failing_above(40),
+            ON_CPU | {"objective": "largest"},
+            range(1, 41),
+            "the script itself, which fails at batch size ",
+            ".*limited by the script itself",
+        ),
+        (failing_above(40), ON_CARD, range(1, 41), "", ""),
+        (
+            failing_above(300, linear=64 * 1024),
+            ON_CARD,
+            range(270, 301),
+            "",
+            "the largest that ran; limited by the script itself, which fails at batch size 3",
+        ),
+    ],
+)
+def test_a_crash_at_large_sizes_alone_leaves_a_plan_below_it(world, where, sizes, limit, why):
+    record = work(world, tune, **where)
+    row = settings_of(record)["batch_size"]
+    assert row.effective in sizes and re.match(why, row.why)
+    assert (record.memory.limited_by or "").startswith(limit)
+    assert where != ON_CARD or any(note.code == "script-error" for note in record.notes)
 
 
 @pytest.mark.parametrize(
@@ -386,20 +400,20 @@ def test_workers_stay_as_they_are_where_nothing_waits_or_they_cannot_be_set(worl
 
 
 @pytest.mark.usefixtures("small_host")
-def test_the_user_can_say_how_many_workers_or_that_brimful_sets_nothing_in_a_script():
-    for number in (0, 2):
-        record = work(
-            World(**LOADS),
-            tune,
-            ASKED,
-            device="cpu",
-            budget="1GiB",
-            settings={"num_workers": number},
-        )
-        assert settings_of(record)["num_workers"].effective == number
-        assert bool(record.plan.places) == (number != 0)
-    record = work(World(**LOADS), tune, ASKED, device="cpu", budget="1GiB", batch_size_from="flag")
-    assert "num_workers" not in settings_of(record)
+@pytest.mark.parametrize(
+    ("more", "effective", "is_placed"),
+    [
+        ({"settings": {"num_workers": 0}}, 0, False),
+        ({"settings": {"num_workers": 2}}, 2, True),
+        ({"batch_size_from": "flag"}, None, False),
+    ],
+)
+def test_the_user_can_say_how_many_workers_or_that_brimful_sets_nothing_in_a_script(
+    more, effective, is_placed
+):
+    record = work(World(**LOADS), tune, ASKED, device="cpu", budget="1GiB", **more)
+    row = settings_of(record).get("num_workers")
+    assert (row and row.effective, bool(record.plan.places)) == (effective, is_placed)
 
 
 @pytest.mark.usefixtures("small_host")
@@ -435,11 +449,14 @@ def test_what_stands_open_is_at_first_what_the_script_takes_by_itself():
 
 def test_a_script_that_divides_its_batch_size_or_needs_it_has_no_default_that_brimful_knows():
     def halved(result):
-        def half(loader):
-            return dataclasses.replace(loader, batch_size=loader.batch_size // 2)
-
         reports = [
-            dataclasses.replace(one, loaders=[half(loader) for loader in one.loaders])
+            dataclasses.replace(
+                one,
+                loaders=[
+                    dataclasses.replace(loader, batch_size=loader.batch_size // 2)
+                    for loader in one.loaders
+                ],
+            )
             for one in result.reports
         ]
         return dataclasses.replace(result, reports=tuple(reports))

@@ -19,7 +19,6 @@ def tuned(world: World, argv: tuple[str, ...] = ASKED, **more) -> Record:
 
 
 def row(record: Record, name: str):
-    assert record.plan is not None
     return next((row for row in record.plan.settings if row.name == name), None)
 
 
@@ -41,7 +40,6 @@ def test_a_plan_that_learns_sooner_is_named_with_the_time_to_the_same_loss():
 
 def test_a_plan_that_learns_later_is_not_the_plan():
     record = tuned(Learning(teaches=0.0))
-    assert record.plan is not None and record.comparison is not None
     batch_size = row(record, "batch_size")
     assert batch_size.effective == batch_size.requested == 16
     assert record.plan.command_line == "my-train --batch-size 16"
@@ -56,7 +54,6 @@ def test_a_plan_that_learns_later_is_not_the_plan():
 
 def test_the_learning_rate_that_goes_with_the_batch_size_may_make_it_the_better():
     record = tuned(Learning(teaches=0.5), (*ASKED, "--lr", "0.001"))
-    assert record.plan is not None and record.comparison is not None
     size, rate = row(record, "batch_size").effective, row(record, "lr")
     assert size > 16 and record.comparison.better == "B"
     assert rate.requested == 0.001
@@ -75,16 +72,14 @@ def test_nothing_is_compared_unasked_or_where_the_time_limit_leaves_no_room():
 
 def test_a_time_limit_with_room_gives_each_run_its_share():
     world = Learning(teaches=1.0)
-    record = tuned(world, compare=None, time_limit_s=400.0)
-    assert record.comparison is not None
+    assert tuned(world, compare=None, time_limit_s=400.0).comparison is not None
     [seconds] = {trial.stop_after_s for trial in world.launched if trial.stop_after_s}
     assert 80 < seconds < 100
 
 
 def test_nothing_is_compared_where_the_batch_size_stays():
     world = Learning(sample_s=0.001, overhead_s=0.0)
-    record = tuned(world)
-    assert row(record, "batch_size").effective == 16 and not beside_each_other(world)
+    assert row(tuned(world), "batch_size").effective == 16 and not beside_each_other(world)
 
 
 @dataclass

@@ -84,10 +84,9 @@ def test_micro_batches_are_traced_where_no_model_gives_their_sizes():
 
 
 def test_where_the_script_fails_in_micro_batches_none_are_recommended():
-    def fails(trial, size):
-        return Outcome.CRASHED if size == 20 else None
-
-    there = Ragged(dataset=None, outcome_of=fails)
+    there = Ragged(
+        dataset=None, outcome_of=lambda trial, size: Outcome.CRASHED if size == 20 else None
+    )
     prediction = run(there)
     assert there.launched[-3].settings["batch_size"] == 20, "and two trials of other changes"
     assert prediction.what_if.remedies and not any(
@@ -97,8 +96,7 @@ def test_where_the_script_fails_in_micro_batches_none_are_recommended():
 
 def test_what_fits_is_not_tried_further_unless_you_ask_and_nothing_where_you_forbid_it():
     there = world()
-    assert run(there, memory="40GiB").what_if is None
-    assert run(there, what_if=False).what_if is None
+    assert run(there, memory="40GiB").what_if is run(there, what_if=False).what_if is None
     assert not any(trial.what_ifs for trial in there.launched)
     asked = run(world(), memory="40GiB", what_if=True).what_if
     assert asked is not None and [remedy.code for remedy in asked.remedies] == [
@@ -216,10 +214,9 @@ def test_an_evaluation_batch_is_as_small_as_makes_it_fit_and_no_costlier_change_
         "eval-batch"
     ] and prediction.what_if.remedies[0].verdict == "fits"
     assert there.launched[-1].settings["eval_batch_size"] == size // parts
-    unflagged = run(
+    (remedy,) = run(
         World(linear=MIB, eval_bytes=100 * MIB * size), ("my-train", "--batch-size", "20")
-    )
-    (remedy,) = unflagged.what_if.remedies
+    ).what_if.remedies
     assert (
         remedy.code == "eval-batch"
         and remedy.verdict == "fits"
@@ -267,10 +264,9 @@ def test_after_each_change_stands_the_time_of_its_own_update():
     step_s = {remedy.code: remedy.step_s.value for remedy in prediction.what_if.remedies}
     moved = 3 * 2 * GIB + 2 * GIB * (1 + 4 / 256)  # gradients in 4 bytes an element, states in one
     assert step_s["optimizer-8bit"] == pytest.approx(4 / 4 + moved / (0.8 * 448e9), rel=0.01)
-    on_the_host = (3 * 2 + 2 * 4) * GIB / DEFAULT.host_bytes_per_s
-    assert step_s["offload"] == pytest.approx(4 / 4 + on_the_host, rel=0.01), (
-        "the states in full again"
-    )
+    assert step_s["offload"] == pytest.approx(
+        4 / 4 + (3 * 2 + 2 * 4) * GIB / DEFAULT.host_bytes_per_s, rel=0.01
+    ), "the states in full again"
 
 
 def test_micro_batches_make_one_update_a_step():
@@ -363,10 +359,10 @@ def test_a_command_of_a_fixed_total_keeps_its_time_through_changes_that_are_no_m
     ],
 )
 def test_what_to_write_is_what_was_switched(monkeypatch, note, how):
-    def notes(trial):
-        return [Uses("what_if: " + note)] if "checkpointing" in trial.what_ifs else []
-
-    monkeypatch.setattr("tests.brimful.verbs.world._notes", notes)
+    monkeypatch.setattr(
+        "tests.brimful.verbs.world._notes",
+        lambda trial: [Uses("what_if: " + note)] if "checkpointing" in trial.what_ifs else [],
+    )
     prediction = run(world(), what_if=True, memory="40GiB")
     assert next(
         remedy for remedy in prediction.what_if.remedies if remedy.code == "gradient-checkpointing"
@@ -414,8 +410,7 @@ def test_what_would_keep_memory_whole_is_not_offered_where_batches_are_alike_or_
 ):
     assert run(world()).what_if.instead == ()
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-    what_if = run(Uneven(), ("my-train", "--batch-size", "200")).what_if
-    assert what_if.instead == ()
+    assert run(Uneven(), ("my-train", "--batch-size", "200")).what_if.instead == ()
 
 
 @pytest.mark.usefixtures("short_epochs")
@@ -463,11 +458,13 @@ CARD = card(4 * GIB)
 def explained_at(scripts, sizes, model, batch_size, device_bytes):
     """What `explain` gives where `scripts` were traced, a card each, at `sizes`."""
 
-    def traces(size):
-        return tuple(CardTrace(rank, 0, script.trace(size)) for rank, script in enumerate(scripts))
-
     trials = SimpleNamespace(
-        results=dict.fromkeys(sizes), traces=traces, drawn={}, effective=lambda size: size
+        results=dict.fromkeys(sizes),
+        traces=lambda size: tuple(
+            CardTrace(rank, 0, script.trace(size)) for rank, script in enumerate(scripts)
+        ),
+        drawn={},
+        effective=lambda size: size,
     )
     view = SimpleNamespace(here=lambda program: program, card=CARD, trials=trials)
     peak, conclusion = SimpleNamespace(device_bytes=device_bytes), SimpleNamespace(size_model=model)

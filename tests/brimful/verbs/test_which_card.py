@@ -59,13 +59,12 @@ def test_a_card_that_does_otherwise_is_traced_itself():
 
 @pytest.mark.parametrize("batch_size", ["{batch_size}", "9000"])
 def test_each_line_is_what_the_card_answers_alone(batch_size):
-    several = lines(
+    for key, line in lines(
         asked(
             reporting(alike=ALL_ALIKE, world=World(fixed=3 * GIB, linear=7 * MIB)),
             batch_size=batch_size,
         )
-    )
-    for key, line in several.items():
+    ).items():
         alone = asked(World(fixed=3 * GIB, linear=7 * MIB), key, batch_size)
         assert (line.verdict, line.batch_size, line.largest_batch_size) == (
             alone.verdict,
@@ -76,8 +75,7 @@ def test_each_line_is_what_the_card_answers_alone(batch_size):
 
 
 def test_where_no_model_gives_the_sizes_each_line_is_about_what_the_card_answers_alone():
-    several = lines(asked(reporting(alike=ALL_ALIKE, world=Ragged(dataset=None))))
-    for key, line in several.items():
+    for key, line in lines(asked(reporting(alike=ALL_ALIKE, world=Ragged(dataset=None)))).items():
         alone = asked(Ragged(dataset=None), key).largest_batch_size
         assert abs(line.largest_batch_size - alone) <= 0.1 * alone, (
             key,
@@ -87,12 +85,10 @@ def test_where_no_model_gives_the_sizes_each_line_is_about_what_the_card_answers
 
 
 def test_no_line_names_a_size_at_which_the_script_is_known_to_fail():
-    def crashes(trial, size):
-        return Outcome.CRASHED if size > 205 else None
-
-    prediction = lines(
-        asked(reporting(alike=ALL_ALIKE, world=Ragged(dataset=None, outcome_of=crashes)))
+    world = Ragged(
+        dataset=None, outcome_of=lambda trial, size: Outcome.CRASHED if size > 205 else None
     )
+    prediction = lines(asked(reporting(alike=ALL_ALIKE, world=world)))
     assert max(line.largest_batch_size for line in prediction.values()) <= 205
 
 
@@ -127,11 +123,11 @@ def clocked(**of_loader):
     def changed(result):
         return replace(
             result,
-            reports=tuple(replace(line, loaders=of(line.loaders)) for line in result.reports),
+            reports=tuple(
+                replace(line, loaders=[replace(loader, **of_loader) for loader in line.loaders])
+                for line in result.reports
+            ),
         )
-
-    def of(loaders):
-        return [replace(line, **of_loader) for line in loaders]
 
     return reporting(changed, Clocked(linear=3 * MIB), alike=[*ALL_ALIKE, [7, 0], [8, 6]])
 
@@ -203,10 +199,10 @@ def test_ranks_that_are_not_started_have_cards_that_cost_as_much():
 
 
 def test_where_the_command_fails_on_some_cards_their_lines_say_why():
-    def fails(trial, size):
-        return Outcome.CRASHED if trial.device.gpu.key == "t4" else None
-
-    prediction = asked(reporting(alike=[[8, 0], [8, 9]], world=World(outcome_of=fails)))
+    world = World(
+        outcome_of=lambda trial, size: Outcome.CRASHED if trial.device.gpu.key == "t4" else None
+    )
+    prediction = asked(reporting(alike=[[8, 0], [8, 9]], world=world))
     assert [line.gpu.key for line in prediction.which if line.verdict is None] == ["t4"]
     assert "the script" in lines(prediction)["t4"].problem and prediction.which[-1].gpu.key == "t4"
 
@@ -234,24 +230,16 @@ def test_verbs_of_one_card_refuse_several():
             work(World(), verb, gpu=FOUR)
 
 
-CAPS = ("my-train", "--batch-size", "8", "--max-length", "{max_length}")
-
-
 def solved(world, gpu=FOUR, **more):
-    return work(world, predict, CAPS, gpu=gpu, solve="max_length", **more).prediction
+    words = ("my-train", "--batch-size", "8", "--max-length", "{max_length}")
+    return work(world, predict, words, gpu=gpu, solve="max_length", **more).prediction
 
 
-SHAPES = [
-    {"quadratic": 4096},
-    {"step": 128},
-    {"layers": True, "linear": 150 * MIB},
-]
-
-
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    "shape", [{"quadratic": 4096}, {"step": 128}, {"layers": True, "linear": 150 * MIB}]
+)
 def test_of_another_setting_each_line_has_the_largest_value_that_its_card_answers_alone(shape):
-    world = reporting(alike=ALL_ALIKE, world=Shaped(fixed=3 * GIB, **shape))
-    prediction = solved(world)
+    prediction = solved(reporting(alike=ALL_ALIKE, world=Shaped(fixed=3 * GIB, **shape)))
     values = {line.gpu.key: line.solved for line in prediction.which}
     assert values == {
         key: solved(Shaped(fixed=3 * GIB, **shape), key).solved.value for key in FOUR.split(",")

@@ -129,7 +129,6 @@ class World:
         played = replay(program, program.sizes, CachingAllocator(trial.capacity_bytes))
         (folder / "trace-0.jsonl").write_text("\n".join(lines) + "\n")
         outcome = Outcome.COMPLETED if played.full is None else Outcome.OUT_OF_DEVICE_MEMORY
-        assert trial.device.gpu is not None
         device = played.peak.reserved + int(trial.device.gpu.context_bytes.value)
         return self._sample(
             trial,
@@ -147,15 +146,9 @@ class World:
             if on_cpu
             else PhasePeak(peak, peak, peak, None)
         )
-        if peak <= limit:
-            return self._sample(trial, size, folder, Outcome.COMPLETED, result)
-        return self._sample(
-            trial,
-            size,
-            folder,
-            Outcome.OUT_OF_HOST_MEMORY if on_cpu else Outcome.OUT_OF_DEVICE_MEMORY,
-            None,
-        )
+        full = Outcome.OUT_OF_HOST_MEMORY if on_cpu else Outcome.OUT_OF_DEVICE_MEMORY
+        outcome = Outcome.COMPLETED if peak <= limit else full
+        return self._sample(trial, size, folder, outcome, result)
 
     def _sample(
         self, trial: Trial, size: int, folder: Path, outcome: Outcome, peak: PhasePeak | None
@@ -334,6 +327,11 @@ def reporting(
     return world
 
 
+def failing_above(last: int, **more) -> World:
+    """Its script raises an error at sizes above that."""
+    return World(outcome_of=lambda trial, size: Outcome.CRASHED if size > last else None, **more)
+
+
 def _shrunk(row, left: float):
     return (
         row._replace(nbytes=int(row.nbytes * left))
@@ -397,5 +395,4 @@ WORLDS = st.builds(
 def chosen(record: Record) -> int:
     """The batch size of the record's plan."""
     (size,) = (row.effective for row in record.plan.settings if row.name == "batch_size")
-    assert isinstance(size, int)
     return size

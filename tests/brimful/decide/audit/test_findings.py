@@ -443,42 +443,60 @@ def of_script(a_sample, *asked, cores=8):
     }
 
 
-def test_what_a_line_of_the_script_replaces_is_named_with_both_places():
-    capped = of(loader(2, 512), samples_per_step=2)
-    assert of_script(capped, asking("batch_size", 64, 2)) == {
-        "hidden-cap": "sft.py:10 caps the batch size of 64 (config.py:7) at 2."
-    }
-    raised = of(loader(16, 4096), samples_per_step=16)
-    assert of_script(raised, asking("batch_size", 4, 16)) == {
-        "hidden-cap": "sft.py:10 raises the batch size of 4 (config.py:7) to 16."
-    }
-    accumulated = of(loader(2, 512), 16, samples_per_step=32)
-    assert of_script(accumulated, asking("accumulation", 4, 16)) == {
-        "hidden-accumulation": "sft.py:10 raises the accumulation of 4 (config.py:7) to 16."
-    }
-    unread = asking("lr", 1e-4, 5e-4, text="")
-    assert of_script(rates(5e-4, made_with=5e-4), unread) == {
-        "learning-rate": "sft.py:10 takes a learning rate of 0.0005, and nothing reads the 0.0001 "
-        "of config.py:7."
-    }
+TWO, SIXTEEN = of(loader(2, 512), samples_per_step=2), of(loader(16, 4096), samples_per_step=16)
+ACCUMULATED = of(loader(2, 512), 16, samples_per_step=32)
+STATED = asking("lr", 1e-3, 1e-3, at="", text="")
+
+
+@pytest.mark.parametrize(
+    ("a_sample", "asked", "found"),
+    [
+        (
+            TWO,
+            asking("batch_size", 64, 2),
+            {"hidden-cap": "sft.py:10 caps the batch size of 64 (config.py:7) at 2."},
+        ),
+        (
+            SIXTEEN,
+            asking("batch_size", 4, 16),
+            {"hidden-cap": "sft.py:10 raises the batch size of 4 (config.py:7) to 16."},
+        ),
+        (
+            ACCUMULATED,
+            asking("accumulation", 4, 16),
+            {"hidden-accumulation": "sft.py:10 raises the accumulation of 4 (config.py:7) to 16."},
+        ),
+        (
+            rates(5e-4, made_with=5e-4),
+            asking("lr", 1e-4, 5e-4, text=""),
+            {
+                "learning-rate": "sft.py:10 takes a learning rate of 0.0005, and nothing reads the "
+                "0.0001 of config.py:7."
+            },
+        ),
+        (of(loader(40, 40), samples_per_step=40), asking("batch_size", 64, 40), {}),
+        (rates(1e-5, made_with=1e-3), STATED, {}),  # by hand: a warm-up
+    ],
+)
+def test_what_a_line_replaces_is_named_with_both_places_and_a_limit_of_the_data_is_none(
+    a_sample, asked, found
+):
+    assert of_script(a_sample, asked) == found
+
+
+@pytest.mark.parametrize(
+    ("a_sample", "asked", "cores", "codes"),
+    [
+        (of(loader(workers=2)), asking("num_workers", 16, 2), 2, []),
+        (of(loader(workers=0)), asking("num_workers", 4, 0), 8, ["replaced-workers"]),
+        (rates(5e-3, made_with=1e-3), STATED, 8, ["learning-rate"]),  # raised: no warm-up
+    ],
+)
+def test_workers_are_limited_by_the_cores_and_replaced_by_none(a_sample, asked, cores, codes):
+    assert list(of_script(a_sample, asked, cores=cores)) == codes
 
 
 def test_a_cap_is_named_though_the_accumulation_makes_up_for_it():
     made_up = of(loader(2, 512), 32, samples_per_step=64)
     asked = asking("batch_size", 64, 2), asking("accumulation", 32, 32, at="", text="")
     assert list(of_script(made_up, *asked)) == ["hidden-cap"]
-
-
-def test_a_batch_limited_to_the_data_set_and_workers_to_the_cores_are_no_findings():
-    whole = of(loader(40, 40), samples_per_step=40)
-    assert of_script(whole, asking("batch_size", 64, 40)) == {}
-    assert of_script(of(loader(workers=2)), asking("num_workers", 16, 2), cores=2) == {}
-    assert list(of_script(of(loader(workers=0)), asking("num_workers", 4, 0))) == [
-        "replaced-workers"
-    ]
-
-
-def test_a_rate_of_the_script_that_is_lowered_by_hand_is_a_warm_up_and_one_that_is_raised_is_not():
-    stated = asking("lr", 1e-3, 1e-3, at="", text="")
-    assert of_script(rates(1e-5, made_with=1e-3), stated) == {}
-    assert list(of_script(rates(5e-3, made_with=1e-3), stated)) == ["learning-rate"]

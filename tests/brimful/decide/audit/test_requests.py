@@ -239,31 +239,44 @@ def test_the_expression_that_caps_is_quoted(read):
     assert (found.text, found.changed_at) == ("min(config.batch_size, 2)", "train.py:4")
 
 
-def test_an_accumulation_that_is_floored_and_a_learning_rate_that_nothing_reads_are_found(read):
-    train = """\
-    from made_up_torch import AdamW, go
-    import config
-    accumulation = max(config.accumulation, 16)
-    AdamW(None, lr=5e-4)
-    print(f"learning rate {config.learning_rate}")
-    go(accumulation)
-    """
-    found = read(train=train, config="accumulation = 4\nlearning_rate = 1e-4\n")
-    assert becomes(found["accumulation"]) == (4, "config.py:1", 16, "train.py:3")
-    assert becomes(found["lr"]) == (1e-4, "config.py:2", 5e-4, "train.py:4")
-    assert found["lr"].text == ""
-
-
-def test_workers_that_are_set_to_none_are_found(read):
-    train = """\
-    from made_up_torch import DataLoader
-    import config
-    config.num_workers = 0
-    DataLoader(None, config.batch, config.num_workers)
-    """
-    found = read(train=train, config="batch = 8\nnum_workers = 4\n")
-    assert becomes(found["num_workers"]) == (4, "config.py:2", 0, "train.py:3")
-    assert becomes(found["batch_size"]) == (8, "config.py:1", 8, "")
+@pytest.mark.parametrize(
+    ("train", "config", "expected"),
+    [
+        (
+            """\
+            from made_up_torch import AdamW, go
+            import config
+            accumulation = max(config.accumulation, 16)
+            AdamW(None, lr=5e-4)
+            print(f"learning rate {config.learning_rate}")
+            go(accumulation)
+            """,
+            "accumulation = 4\nlearning_rate = 1e-4\n",
+            {
+                "accumulation": (4, "config.py:1", 16, "train.py:3"),
+                "lr": (1e-4, "config.py:2", 5e-4, "train.py:4"),
+            },
+        ),
+        (
+            """\
+            from made_up_torch import DataLoader
+            import config
+            config.num_workers = 0
+            DataLoader(None, config.batch, config.num_workers)
+            """,
+            "batch = 8\nnum_workers = 4\n",
+            {
+                "num_workers": (4, "config.py:2", 0, "train.py:3"),
+                "batch_size": (8, "config.py:1", 8, ""),
+            },
+        ),
+    ],
+    ids=["an accumulation that is floored, a rate that nothing reads", "workers set to none"],
+)
+def test_what_the_script_sets_otherwise_is_found_at_its_line(read, train, config, expected):
+    found = read(train=train, config=config)
+    assert {name: becomes(found[name]) for name in expected} == expected
+    assert "lr" not in expected or found["lr"].text == ""
 
 
 # Scripts in which nothing stands between what is asked for and what is in force.
@@ -347,9 +360,7 @@ def test_a_script_computes_the_same_with_recorders_as_without(size, others, flag
 
     setattr(builtins, changes._BOUNDED, changes._bounded)
     setattr(builtins, changes._CHOSEN, changes._chosen)
-    marked = changes.marked(SOURCE.encode(), "f.py")
-    assert marked is not None
-    assert outcome(marked) == outcome(SOURCE)
+    assert outcome(changes.marked(SOURCE.encode(), "f.py")) == outcome(SOURCE)
 
 
 def test_a_number_that_two_lines_may_have_changed_is_not_told():

@@ -85,12 +85,10 @@ def test_a_script_that_fails_above_what_fits_is_limited_by_the_budget():
 
 
 def test_the_next_size_is_half_way_in_octaves_until_the_error_is_close():
-    def bracket(low: int | None) -> Bracket:
-        return Bracket(Limits(), fitting=set() if low is None else {low})
-
-    assert bracket(10).largest_without_error is None and bracket(10).untried_note() is None
+    untried = Bracket(Limits(), fitting={10})
+    assert untried.largest_without_error is None and untried.untried_note() is None
     for low, most in ((10, 100), (990, 990), (None, 999), (2000, None)):
-        size = bracket(low)
+        size = Bracket(Limits(), fitting={low} - {None})
         size.add_script_error(1000, None, Outcome.CRASHED)
         assert size.largest_without_error == most
         assert (size.untried_note() is not None) == (low == 10)
@@ -115,10 +113,16 @@ def test_no_size_is_made_beyond_what_the_script_has_or_always_makes():
     assert bracket.ignored and bracket.made_at(5) == 16
 
 
-def test_the_tighter_limit_is_named():
-    assert upper_limit(Limits()) == (None, None)
-    assert upper_limit(Limits(dataset_length=100, max_batch_size=200)) == (100, "dataset")
-    assert upper_limit(Limits(dataset_length=100, max_batch_size=64)) == (64, "max_batch_size")
+@pytest.mark.parametrize(
+    ("limits", "tighter"),
+    [
+        ({}, (None, None)),
+        ({"dataset_length": 100, "max_batch_size": 200}, (100, "dataset")),
+        ({"dataset_length": 100, "max_batch_size": 64}, (64, "max_batch_size")),
+    ],
+)
+def test_the_tighter_limit_is_named(limits, tighter):
+    assert upper_limit(Limits(**limits)) == tighter
 
 
 def test_limits_that_leave_nothing_are_refused():

@@ -182,14 +182,15 @@ def test_where_the_allocator_grew_last_is_named_if_it_is_another_moment():
 
 
 def test_several_models_keep_their_names_and_one_needs_none():
-    def trace(model):
-        return traced(*WEIGHT, Malloc(5, MIB, "aten.mm"), Tag(5, "parameter", "layers.0", model))
-
-    assert [share.module for share in broken_down(trace("Net")).whole.modules] == ["layers.0"]
-    assert {share.module for share in broken_down(trace("Critic")).whole.modules} == {
-        "Net: layers.0",
-        "Critic: layers.0",
-    }
+    assert [
+        {
+            share.module
+            for share in broken_down(
+                traced(*WEIGHT, Malloc(5, MIB, "aten.mm"), Tag(5, "parameter", "layers.0", model))
+            ).whole.modules
+        }
+        for model in ("Net", "Critic")
+    ] == [{"layers.0"}, {"Net: layers.0", "Critic: layers.0"}]
 
 
 def test_modules_that_repeat_are_taken_together_and_layers_of_one_list_are_not():

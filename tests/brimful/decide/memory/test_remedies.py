@@ -37,9 +37,9 @@ def memory(*rows) -> Memory:
 
 def test_a_script_whose_products_are_of_half_types_has_no_use_for_autocast():
     half, whole = Kernel("aten.mm", "bf16", 10**12, 10**9), Kernel("aten.mm", "tf32", 10**9, 10**9)
-    assert remedies.computes_in_half([half, whole, Kernel("aten.add", "memory", 0, 10**9)])
-    assert not remedies.computes_in_half([half, *[whole] * 11])
-    assert not remedies.computes_in_half([Kernel("aten.add", "memory", 0, 10**9)]), (
+    other = Kernel("aten.add", "memory", 0, 10**9)
+    steps = ([half, whole, other], [half, *[whole] * 11], [other])
+    assert [remedies.computes_in_half(step) for step in steps] == [True, False, False], (
         "no product says it"
     )
 
@@ -131,22 +131,14 @@ def steps() -> Memory:
     return memory(*rows)
 
 
-def test_gradients_that_are_summed_live_on_beside_the_activations():
+def test_gradients_that_are_summed_live_on_beside_the_activations_and_need_their_room():
     held = steps()
     assert held.bytes_of("gradients") == 8 * MIB
     summed = held.with_all_gradients()
-    assert (
-        summed.device_bytes == held.device_bytes + 8 * MIB
-        and summed.with_all_gradients().more_bytes == 8 * MIB
-    )
-
-
-def test_a_room_that_the_program_fits_alone_is_too_small_beside_what_lives_on():
-    held = steps()
+    assert summed.device_bytes == held.device_bytes + 8 * MIB
+    assert summed.with_all_gradients().more_bytes == 8 * MIB
     room = held.replay(None).peak.reserved
-    assert (
-        held.replay(room).full is None and held.with_all_gradients().replay(room).full is not None
-    )
+    assert held.replay(room).full is None and summed.replay(room).full is not None
 
 
 def test_gradients_that_another_stream_used_last_are_gone_as_well():
@@ -173,12 +165,11 @@ def test_a_smaller_evaluation_shrinks_what_it_makes_and_its_workspaces_and_nothi
     held = memory(*weights, Phase("train"), *one_step(1, 10), *evaluation)
     assert held.phase == "eval"
     quarter = held.resized(remedies.evaluation_in(4))
-    changed = [
+    assert [
         (before, after)
         for before, after in zip(held.sizes, quarter.sizes, strict=True)
         if before != after
-    ]
-    assert changed == [(200 * MIB, 50 * MIB), (80 * MIB, 20 * MIB)]
+    ] == [(200 * MIB, 50 * MIB), (80 * MIB, 20 * MIB)]
 
 
 def test_shards_are_a_part_of_each_and_some_blocks_are_whole():

@@ -160,9 +160,9 @@ def test_the_predicted_ceiling_of_few_peaks_stays_within_the_budget_and_the_limi
 
 
 def test_a_limit_that_the_first_trial_shows_is_obeyed():
-    search = search_largest_measured(8 * GIB, Limits(), first_size=16)
     conclusion = run_search(
-        search, lambda size: Measured(Outcome.COMPLETED, line(size), dataset_length=10)
+        search_largest_measured(8 * GIB, Limits(), first_size=16),
+        lambda size: Measured(Outcome.COMPLETED, line(size), dataset_length=10),
     )
     assert (conclusion.estimate.largest_batch_size, conclusion.estimate.limited_by) == (
         10,
@@ -186,12 +186,14 @@ def test_only_out_of_memory_makes_the_search_go_smaller_and_a_trial_without_a_pe
 
 @pytest.mark.parametrize("failure", ["the script, which says why", None])
 def test_a_script_that_fails_above_some_size_is_what_limits_the_largest(failure):
-    def show(size):
-        if size > 100:
-            return Measured(Outcome.CRASHED, failure=failure)
-        return Measured(Outcome.COMPLETED, int(line(size)))
-
-    conclusion = run_search(search_largest_measured(8 * GIB, Limits()), show)
+    conclusion = run_search(
+        search_largest_measured(8 * GIB, Limits()),
+        lambda size: (
+            Measured(Outcome.CRASHED, failure=failure)
+            if size > 100
+            else Measured(Outcome.COMPLETED, int(line(size)))
+        ),
+    )
     assert conclusion.largest is not None and conclusion.largest <= 100
     limit = conclusion.estimate.limited_by
     assert limit is not None and limit.startswith(failure or "the script itself, which fails at")

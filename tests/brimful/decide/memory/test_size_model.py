@@ -87,10 +87,8 @@ def test_the_first_allocation_that_differs_is_named():
 
 
 def test_there_is_no_model_where_the_order_depends_on_the_batch_size():
-    def steps(b):
-        return program_of(Trace({}, [Malloc(i, 10, "x") for i in range(b)]))
-
-    assert fit_size_model({5: steps(5), 12: steps(12)}) is None
+    programs = {b: program_of(Trace({}, [Malloc(i, 10, "x") for i in range(b)])) for b in (5, 12)}
+    assert fit_size_model(programs) is None
 
 
 def test_a_workspace_is_computed_anew_from_its_own_numbers(monkeypatch):
@@ -98,17 +96,12 @@ def test_a_workspace_is_computed_anew_from_its_own_numbers(monkeypatch):
         workspaces.FORMULAS, "tiles", lambda rows, width: -(-rows // 64) * 64 * width
     )
 
-    def trace(b):
-        return Trace(
-            {},
-            [
-                Malloc(
-                    1, workspaces.bytes_of("tiles", (b * 3, 1024)), "conv", "tiles", (b * 3, 1024)
-                )
-            ],
-        )
-
-    model = fit_size_model({b: program_of(trace(b)) for b in (5, 12)})
+    shapes = {b: (b * 3, 1024) for b in (5, 12)}
+    traces = {
+        b: Trace({}, [Malloc(1, workspaces.bytes_of("tiles", shape), "conv", "tiles", shape)])
+        for b, shape in shapes.items()
+    }
+    model = fit_size_model({b: program_of(trace) for b, trace in traces.items()})
     assert model is not None and model.exact
     assert model.sizes_at(1000) == [workspaces.bytes_of("tiles", (3000, 1024))]
     assert not model.constant

@@ -79,8 +79,7 @@ def card(budget_bytes):
 @settings(max_examples=40)
 @given(st.lists(st.integers(4, 60), min_size=4, max_size=14), st.integers(0, 1))
 def test_an_epoch_frees_each_allocation_at_most_once_and_after_it_was_made(lengths, leaks):
-    drawn = training(lengths, leaks=leaks)
-    for program in epochs_of(drawn, training([60] * 4)):
+    for program in epochs_of(training(lengths, leaks=leaks), training([60] * 4)):
         made, gone = 0, Counter()
         for event in program.events:
             if event[0] == "malloc":
@@ -153,11 +152,9 @@ def test_the_scripts_own_order_has_no_less_alive_than_the_trial_with_small_tenso
 
 
 def test_steps_that_are_alike_are_not_uneven():
-    assert not are_uneven(training([30] * 6))
-    assert are_uneven(training([30, 30, 31, 30, 32, 30]))
-    end_of_an_epoch = training([30, 30, 30, 12, 30, 30])
-    assert are_uneven(end_of_an_epoch)
-    assert not are_uneven(end_of_an_epoch, [True, True, True, False, True, True])
+    each = ([30] * 6, [30, 30, 31, 30, 32, 30], [30, 30, 30, 12, 30, 30])
+    assert [are_uneven(training(lengths)) for lengths in each] == [False, True, True]
+    assert not are_uneven(training(each[2]), [True, True, True, False, True, True])
     alike = training([30] * 5)
     counter = Program(
         (*alike.events[:-2], ("malloc", "op", None, 0), *alike.events[-2:]),
@@ -175,8 +172,7 @@ def test_an_evaluation_between_steps_and_a_last_step_that_loads_no_batch_are_not
             events += [("malloc", "op", None, 0)] * (batches if nbytes else 0)
             sizes += [nbytes] * (batches if nbytes else 0)
         events.append(("step", step + 1))
-    program = Program(tuple(events), tuple(sizes), tuple(() for _ in sizes))
-    assert not are_uneven(program)
+    assert not are_uneven(Program(tuple(events), tuple(sizes), tuple(() for _ in sizes)))
 
 
 def test_the_steps_that_capture_a_graph_are_not_repeated():

@@ -10,20 +10,15 @@ def codes(pressure: MemoryPressure, **seen) -> list[str]:
 
 def test_retries_in_two_steps_running_are_warned_of_once():
     pressure = MemoryPressure()
-    assert codes(pressure, retry_streak=1, alloc_retries=5) == []
-    assert codes(pressure, retry_streak=2, alloc_retries=7) == ["allocator-retries"]
-    assert codes(pressure, retry_streak=3, alloc_retries=8) == []
+    seen = [{"retry_streak": streak, "alloc_retries": 4 + streak} for streak in (1, 2, 3)]
+    assert [codes(pressure, **retries) for retries in seen] == [[], ["allocator-retries"], []]
 
 
 def test_a_full_host_is_warned_of_once_until_it_was_emptier_again():
     pressure = MemoryPressure()
-    assert codes(pressure, host_used_share=0.949) == []
-    assert codes(pressure, host_used_share=0.95) == ["host-memory-nearly-full"]
-    assert codes(pressure, host_used_share=0.99) == []
-    assert codes(pressure, host_used_share=0.92) == []
-    assert codes(pressure, host_used_share=0.97) == []
-    assert codes(pressure, host_used_share=0.89) == []
-    assert codes(pressure, host_used_share=0.96) == ["host-memory-nearly-full"]
+    shares = (0.949, 0.95, 0.99, 0.92, 0.97, 0.89, 0.96)
+    said = [(share, code) for share in shares for code in codes(pressure, host_used_share=share)]
+    assert said == [(share, "host-memory-nearly-full") for share in (0.95, 0.96)]
 
 
 def test_what_is_not_known_warns_of_nothing():

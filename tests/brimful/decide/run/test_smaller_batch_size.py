@@ -81,6 +81,7 @@ NEXT, NEAR = (
 @pytest.mark.parametrize(
     ("failed", "known", "effective", "expected"),
     [
+        (1, FittingSizes(ran=(1,)), 64, None),  # there is nothing below one
         (
             512,
             FittingSizes((64, 256, 384, 500)),
@@ -149,10 +150,6 @@ def test_the_next_size_goes_by_what_is_known(failed, known, effective, size, acc
     )
 
 
-def test_there_is_nothing_below_one():
-    assert next_smaller(1, FittingSizes(ran=(1,)), effective=64) is None
-
-
 def sample(size: int, outcome: Outcome, peak: int) -> TrialResult:
     trial = Trial(Command(("t",)), {"batch_size": size}, Device("cpu", "cpu"), TrialKind.MEMORY)
     seen = PhasePeak(None, None, None, peak)
@@ -166,18 +163,19 @@ def record(verb="tune", trials=(), memory=None, budget=None, attempts=()):
 
 
 def attempt(size: int, outcome: Outcome, steps: int = 5) -> Attempt:
-    row = EffectiveSetting("batch_size", size, size, "", Source.MEASURED)
-    more = {"environment": {}, "resumed": None, "samples": None, "started_unix_s": 0.0}
     return Attempt(
         number=1,
         reports=(REPORT,),
-        settings=(row,),
+        settings=(EffectiveSetting("batch_size", size, size, "", Source.MEASURED),),
         argv=("t",),
         steps=steps,
         outcome=outcome,
         duration_s=1.0,
         folder="a",
-        **more,
+        environment={},
+        resumed=None,
+        samples=None,
+        started_unix_s=0.0,
     )
 
 

@@ -14,7 +14,6 @@ from tests.brimful.show import product
 def speed(ranks: int = 1) -> PredictedSpeed:
     """6,400 samples a second in steps of 64."""
     value = product.predict_fits().prediction
-    assert value is not None and value.speed is not None
     rate, step = Estimate(6_400, Source.PREDICTED, 3_200, 12_800), Estimate(0.01, Source.PREDICTED)
     return replace(value.speed, samples_per_s=rate, step_s=step, ranks=ranks)
 
@@ -53,10 +52,8 @@ def test_a_sampler_that_shares_batches_among_ranks_gives_each_its_part() -> None
     """Accelerate's BatchSamplerShard: it has a number of batches and none of samples."""
     batches = [BatchSeen(4, [[4, 3]], None)] * 3
     shared = {"sampler": "BatchSamplerShard", "sampler_samples": None, "batches": batches}
-    assert samples_of(result(**shared, length=125).reports[0].loaders[0]) == 500
-    assert samples_of(result(**shared, length=250).reports[0].loaders[0]) == 1000
-    assert samples_of(result(**shared, length=400).reports[0].loaders[0]) == 1000
-    assert samples_of(result(**shared, length=None).reports[0].loaders[0]) == 1000
+    shown = [result(**shared, length=length) for length in (125, 250, 400, None)]
+    assert [samples_of(trial.reports[0].loaders[0]) for trial in shown] == [500, 1000, 1000, 1000]
 
 
 def test_the_samples_that_the_user_gives_stand_for_those_that_are_here() -> None:
@@ -69,12 +66,18 @@ def test_the_samples_that_the_user_gives_stand_for_those_that_are_here() -> None
     )
 
 
-def test_samples_are_distinct_where_the_sampler_draws_each_once() -> None:
-    assert epoch(result()).distinct == 1000
-    assert epoch(result(sampler="WeightedRandomSampler")).distinct is None
-    assert epoch(result(sampler_samples=500)).distinct is None, (
-        "a part that a sampler of the script chooses"
-    )
+@pytest.mark.parametrize(
+    ("changes", "distinct"),
+    [
+        ({}, 1000),
+        ({"sampler": "WeightedRandomSampler"}, None),
+        ({"sampler_samples": 500}, None),  # a part that a sampler of the script chooses
+    ],
+)
+def test_samples_are_distinct_where_the_sampler_draws_each_once(
+    changes: dict, distinct: int | None
+) -> None:
+    assert epoch(result(**changes)).distinct == distinct
 
 
 def test_the_time_has_the_evaluation_beside_it_which_is_assumed() -> None:
@@ -101,7 +104,6 @@ def test_an_evaluation_that_a_trial_showed_is_predicted_and_so_is_what_runs_betw
         None: Estimate(3.0, Source.PREDICTED, 2.0, 6.0),
     }
     answer = epoch_of(result(evaluated=640), speed(), None, outside=outside)
-    assert answer is not None and answer.evaluation_s is not None
     assert (answer.evaluation_s.source, answer.between_s) == (Source.PREDICTED, outside[None])
     assert [
         answer.evaluation_s.low,
@@ -109,7 +111,6 @@ def test_an_evaluation_that_a_trial_showed_is_predicted_and_so_is_what_runs_betw
         answer.evaluation_s.high,
     ] == pytest.approx([0.32, 0.64, 1.28])
     loaded = epoch_of(result(evaluated=640), speed(), loads(2, 100), outside=outside)
-    assert loaded is not None and loaded.evaluation_s is not None
     assert loaded.evaluation_s.value == pytest.approx(6.4) and loaded.between_s == outside[None], (
         "nothing is loaded then"
     )
@@ -148,9 +149,9 @@ def test_slower_loading_sets_the_time_and_without_workers_it_is_added() -> None:
 
 
 def test_nothing_is_said_where_the_samples_of_an_epoch_are_not_known() -> None:
-    assert epoch_of(result(dataset_length=None, sampler_samples=None), speed(), None) is None
-    assert epoch(result(dataset_length=None, sampler_samples=None), samples=640).steps == 10
-    assert epoch_of(result(), None, None) is None
+    unknown = result(dataset_length=None, sampler_samples=None)
+    assert epoch_of(unknown, speed(), None) is epoch_of(result(), None, None) is None
+    assert epoch(unknown, samples=640).steps == 10
 
 
 def card_speed(ranks: int = 1) -> PredictedSpeed:

@@ -79,7 +79,13 @@ def test_a_rate_is_measured_and_inside_its_interval(values, spread):
         assert 0 <= estimate.low <= estimate.value <= estimate.high
 
 
-def test_the_steps_of_a_trial_bound_its_noise_from_below():
-    assert measured.step_spread([0.1, 0.1]) is None
-    assert measured.step_spread([0.1] * 10) == 0
-    assert measured.step_spread([0.09, 0.11] * 8) == pytest.approx(0.1 / math.sqrt(16), rel=0.1)
+@pytest.mark.parametrize(
+    ("steps", "spread"),
+    [
+        ([0.1, 0.1], None),
+        ([0.1] * 10, 0),
+        ([0.09, 0.11] * 8, pytest.approx(0.1 / math.sqrt(16), rel=0.1)),
+    ],
+)
+def test_the_steps_of_a_trial_bound_its_noise_from_below(steps, spread):
+    assert measured.step_spread(steps) == spread

@@ -25,10 +25,6 @@ from brimful_inside.simulator.roofline import DEFAULT, Kernel
 from brimful_inside.simulator.trace import Outside
 from tests.brimful.decide.programs import step_kernels
 
-EVIDENCE = Evidence(
-    STEP_TIME, 0.0, -0.1, 0.2, 64, "2026-11-20", "one NVIDIA A100-PCIE-40GB", "a bench"
-)
-
 
 def card():
     return replace(find_gpu("a100-40gb"), name="NVIDIA A100-PCIE-40GB")
@@ -230,7 +226,10 @@ def test_where_nothing_is_known_of_other_sizes_nothing_is_drawn():
 
 
 def test_evidence_of_the_card_itself_is_taken_as_it_is_and_widened_for_another(monkeypatch):
-    monkeypatch.setattr(predicted, "committed_evidence", lambda: (EVIDENCE,))
+    evidence = Evidence(
+        STEP_TIME, 0.0, -0.1, 0.2, 64, "2026-11-20", "one NVIDIA A100-PCIE-40GB", "a bench"
+    )
+    monkeypatch.setattr(predicted, "committed_evidence", lambda: (evidence,))
     known = step_interval(card())
     assert (known.low, known.high) == (-0.1, 0.2)
     other = step_interval(find_gpu("rtx3080-20gb"))
@@ -238,12 +237,12 @@ def test_evidence_of_the_card_itself_is_taken_as_it_is_and_widened_for_another(m
 
 
 def test_grouped_convolutions_have_evidence_of_their_own():
-    def basis(grouped: bool) -> str | None:
-        return speed(fit_kernels({size: wide(size, grouped) for size in (5, 12)}), 256).step_s.note
-
+    shown = [
+        speed(fit_kernels({size: wide(size, grouped) for size in (5, 12)}), 256).step_s.note
+        for grouped in (False, True)
+    ]
     ordinary, grouped = step_interval(card(), STEP_TIME), step_interval(card(), STEP_TIME_GROUPED)
-    assert basis(False) == ordinary.basis
-    assert basis(True) == grouped.basis
+    assert shown == [ordinary.basis, grouped.basis]
     assert (grouped.high - grouped.low) > (ordinary.high - ordinary.low), "the committed evidence"
 
 

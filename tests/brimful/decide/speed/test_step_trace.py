@@ -72,6 +72,6 @@ def test_collectives_run_beside_kernels_and_the_host_waits_on_its_own_queue():
 
 
 def test_a_card_without_known_rates_has_no_trace():
-    gpu = find_gpu("a100-40gb")
-    unknown = replace(gpu, bandwidth_bytes_per_s=Estimate(1e12, Source.ASSUMED), reached={})
+    rate = Estimate(1e12, Source.ASSUMED)
+    unknown = replace(find_gpu("a100-40gb"), bandwidth_bytes_per_s=rate, reached={})
     assert step_trace(fit_kernels({8: step_kernels(8)}), unknown, 8) is None

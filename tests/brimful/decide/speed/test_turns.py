@@ -13,37 +13,46 @@ def runs_of(rates, **changes):
     return [sample(samples_per_s=rate, step_s=(), **changes) for rate in rates]
 
 
-def test_a_machine_that_gets_slower_meanwhile_slows_both():
-    gained = gain(runs_of([120, 60, 30]), runs_of([100, 50, 25]))
-    assert gained.middle == pytest.approx(0.2) and gained.is_clear and gained.turns == 3
-
-
-def test_the_latest_runs_stand_side_by_side():
-    assert gain(runs_of([120]), runs_of([10, 100])).middle == pytest.approx(0.2)
+@pytest.mark.parametrize(
+    ("rates", "others", "seen", "middle"),
+    [
+        ([120, 60, 30], [100, 50, 25], {}, 0.2),  # a machine that gets slower slows both
+        ([120], [10, 100], {}, 0.2),  # the latest runs stand side by side
+        ([200], [100], {"samples_per_cpu_s": 50.0}, 1.0),  # no load is seen
+    ],
+)
+def test_runs_are_compared_turn_by_turn_by_the_wall_clock(rates, others, seen, middle):
+    gained = gain(runs_of(rates, **seen), runs_of(others, **seen))
+    assert gained.middle == pytest.approx(middle) and gained.is_clear and not gained.loaded
+    assert gained.turns == len(rates)
 
 
 def test_without_a_speed_there_is_nothing_to_compare():
     assert gain(runs_of([None]), runs_of([100])) is None and gain([], runs_of([100])) is None
 
 
-def test_one_turn_is_enough_for_a_large_gain_on_a_quiet_machine_and_not_on_a_loaded_one():
-    assert gain(runs_of([115]), runs_of([100])).is_clear
-    assert not gain(runs_of([115], others_share=0.5), runs_of([100], others_share=0.5)).is_clear
-    assert not gain(runs_of([300], others_share=0.5), runs_of([100], others_share=0.5)).is_clear
-    assert gain(
-        runs_of([300, 280], others_share=0.5), runs_of([100, 100], others_share=0.5)
-    ).is_clear
-    assert not gain(runs_of([105]), runs_of([100])).is_clear
+LOADED = {"others_share": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("rates", "others", "seen", "is_clear"),
+    [
+        ([115], [100], {}, True),
+        ([115], [100], LOADED, False),
+        ([300], [100], LOADED, False),
+        ([300, 280], [100, 100], LOADED, True),
+        ([105], [100], {}, False),
+    ],
+)
+def test_one_turn_is_enough_for_a_large_gain_on_a_quiet_machine_and_not_on_a_loaded_one(
+    rates, others, seen, is_clear
+):
+    assert gain(runs_of(rates, **seen), runs_of(others, **seen)).is_clear is is_clear
 
 
 def test_uneven_steps_make_one_turn_worth_less():
     uneven = [sample(samples_per_s=115.0, step_s=(0.1, 0.5, 0.1, 0.5))]
     assert not gain(uneven, runs_of([100])).is_clear
-
-
-def test_a_load_that_is_not_seen_leaves_processor_time_aside():
-    quiet = gain(runs_of([200], samples_per_cpu_s=50.0), runs_of([100], samples_per_cpu_s=50.0))
-    assert quiet.middle == pytest.approx(1.0) and not quiet.loaded
 
 
 @pytest.mark.parametrize(

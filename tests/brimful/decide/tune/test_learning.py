@@ -71,8 +71,7 @@ def test_without_noise_the_fastest_step_is_chosen_and_with_endless_noise_most_sa
 
 
 def test_accumulated_batches_and_ranks_count_for_what_a_step_has():
-    rows = [row(2**n, 0.01 + 0.001 * 2**n) for n in range(10)]
-    alone = soonest(rows, 160.0)
+    alone = soonest([row(2**n, 0.01 + 0.001 * 2**n) for n in range(10)], 160.0)
     fours = soonest([row(2**n, 0.01 + 0.001 * 4 * 2**n, each=4) for n in range(8)], 160.0)
     assert alone.batch_size == 32 and fours.batch_size == 8
 
@@ -109,16 +108,14 @@ def test_learning_rate_and_beta2_go_with_each_size_and_the_notes_have_their_sour
     assert found.learning.learning_rate == pytest.approx(1e-3 * ratio**0.5)
     assert found.learning.beta2 == pytest.approx(0.999**0.25)
     rule, caveat = found.notes
-    for source in ("square root", "2205.10287", "1812.06162", "2507.07101"):
-        assert source in rule
+    assert all(said in rule for said in ("square root", "2205.10287", "1812.06162", "2507.07101"))
     assert "lower end" in caveat and "McCandlish" in caveat and "2602.03001" in caveat
 
 
 def test_without_the_users_own_size_or_rule_nothing_is_said_of_the_learning_rate():
-    for found in (both(asked=None), both(optimizer=None)):
+    unknown = OptimizerSeen("LBFGS", 8, 10, [1e-3], [1e-3])
+    for found in (both(asked=None), both(optimizer=None), both(optimizer=unknown)):
         assert found.learning.learning_rate is None and len(found.notes) == 1
-    unknown = both(optimizer=OptimizerSeen("LBFGS", 8, 10, [1e-3], [1e-3]))
-    assert unknown.learning.learning_rate is None and len(unknown.notes) == 1
 
 
 def test_the_plans_size_is_the_optimum_of_its_objective():
@@ -141,8 +138,6 @@ def test_one_speed_shows_no_optimum():
 def test_the_noise_scale_is_told_in_the_commands_batch_sizes():
     run = runs([(30, 100.0)])[0]
     assert in_batch_sizes(None, run) is None
-    import dataclasses
-
     four = dataclasses.replace(run, samples_per_step=120)
     assert in_batch_sizes(scale(40.0), four) == 10.0
 

@@ -73,8 +73,15 @@ def test_beta2_spans_as_many_samples_as_before_and_has_a_floor(beta2, before, af
         assert scaled ** (before / after) == pytest.approx(beta2)
 
 
-def test_beta2_is_scaled_for_adam_and_its_kind_alone():
-    assert scaled_beta2(0.999, 64, 256, "AdamW8bit") == pytest.approx(0.999**4)
-    assert scaled_beta2(0.99, 64, 64000, "Adam") == LEAST_BETA2
-    assert scaled_beta2(0.9, 64, 64000, "Adam") == 0.9
-    assert scaled_beta2(0.99, 64, 256, "Lion") is None and scaled_beta2(0.9, 1, 2, "SGD") is None
+@pytest.mark.parametrize(
+    ("beta2", "after", "optimizer", "scaled"),
+    [
+        (0.999, 256, "AdamW8bit", pytest.approx(0.999**4)),
+        (0.99, 64000, "Adam", LEAST_BETA2),
+        (0.9, 64000, "Adam", 0.9),
+        (0.99, 256, "Lion", None),
+        (0.9, 128, "SGD", None),
+    ],
+)
+def test_beta2_is_scaled_for_adam_and_its_kind_alone(beta2, after, optimizer, scaled):
+    assert scaled_beta2(beta2, 64, after, optimizer) == scaled

@@ -31,12 +31,17 @@ def test_without_a_clock_the_fastest_is_the_largest_and_where_nothing_fitted_it_
     assert choose(Objective.THROUGHPUT, []) is None
 
 
-def test_a_trial_fits_when_its_measured_peak_is_within_the_budget():
-    budget = device_budget(10 * GIB)
-    assert fits_budget(sample(peak=peak(10 * GIB)), budget)
-    assert not fits_budget(sample(peak=peak(10 * GIB + 1)), budget)
-    assert not fits_budget(sample(peak=peak(GIB), outcome=Outcome.OUT_OF_DEVICE_MEMORY), budget)
-    assert fits_budget(sample(peak=None), budget)
+@pytest.mark.parametrize(
+    ("shown", "fits"),
+    [
+        ({"peak": peak(10 * GIB)}, True),
+        ({"peak": peak(10 * GIB + 1)}, False),
+        ({"peak": peak(GIB), "outcome": Outcome.OUT_OF_DEVICE_MEMORY}, False),
+        ({"peak": None}, True),
+    ],
+)
+def test_a_trial_fits_when_its_measured_peak_is_within_the_budget(shown, fits):
+    assert fits_budget(sample(**shown), device_budget(10 * GIB)) is fits
 
 
 def test_host_memory_counts_all_processes_of_a_trial():

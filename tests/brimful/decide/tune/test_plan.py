@@ -35,14 +35,13 @@ def test_the_line_to_paste_has_the_environment_in_front_and_quotes_what_needs_it
 def test_a_shell_gives_back_the_very_words_and_variables(words, value):
     program = "import os, sys; print(ascii(sys.argv[1:])); print(ascii(os.environ['TRIED']))"
     line = command_line(Command((sys.executable, "-c", program, *words)), {}, {"TRIED": value})
-    run = subprocess.run(
+    assert subprocess.run(
         ["sh", "-c", line],
         capture_output=True,
         text=True,
         env=os.environ | {"PYTHONUTF8": "1"},
         check=True,
-    )
-    assert run.stdout.splitlines() == [ascii(list(words)), ascii(value)]
+    ).stdout.splitlines() == [ascii(list(words)), ascii(value)]
 
 
 def test_an_open_placeholder_is_not_pasted():

@@ -31,9 +31,9 @@ def test_what_was_measured_replaces_what_is_assumed(tmp_path):
     calibrations.keep(MEASURED, tmp_path)
     gpu = calibrations.calibrated(find_gpu("h200"), tmp_path)
     assert gpu.context_bytes.value == 610 * MIB and gpu.total_bytes.value == 140 * GIB
-    assert context_of(gpu, uses_cudnn=True).value == 850 * MIB
-    assert context_of(gpu, uses_cudnn=True).source is Source.MEASURED
-    assert slack_of(context_of(gpu, uses_cudnn=True)) == (0, 0)
+    context = context_of(gpu, uses_cudnn=True)
+    assert (context.value, context.source) == (850 * MIB, Source.MEASURED)
+    assert slack_of(context) == (0, 0)
     assert (
         gpu.calibration
         == "context measured on 2026-11-20 on this machine (torch 2.13.0, cuda 13.0, cudnn 91300)"
@@ -74,8 +74,7 @@ def test_a_card_that_the_catalogue_lacks_can_be_named_once_it_was_measured(tmp_p
     ],
 )
 def test_a_file_that_cannot_be_read_is_passed_over(tmp_path, text):
-    path = calibrations.keep(MEASURED, tmp_path)
-    path.write_text(text)
+    calibrations.keep(MEASURED, tmp_path).write_text(text)
 
     assert calibrations.find_calibrated("h200", tmp_path) == find_gpu("h200")
 
@@ -105,6 +104,5 @@ def test_rates_that_were_reached_come_along_and_give_a_clock_to_a_card_that_the_
     assert calibrations.calibrated(find_gpu("h200"), tmp_path).reached == rates
     unknown = calibrations.find_calibrated("NVIDIA Unheard Of", tmp_path)
     card = to_card(unknown)
-    assert card.bandwidth_bytes_per_s == 1.1e12
-    assert card.flops == {"fp32": 2e13, "bf16": 1e14}
+    assert (card.bandwidth_bytes_per_s, card.flops) == (1.1e12, {"fp32": 2e13, "bf16": 1e14})
     assert to_card(replace(unknown, reached={})).bandwidth_bytes_per_s is None
