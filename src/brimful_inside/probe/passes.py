@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import weakref
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 from torch.utils.data import BatchSampler
@@ -21,6 +21,8 @@ TRAIN, EVAL = "train", "eval"
 # What is kept on an iterator of torch: its `Pass`, and the indices of batches that it has drawn and
 # not returned yet.
 ATTRIBUTE, INDICES = "_brimful_pass", "_brimful_indices"
+# Accelerate's wrappers of another batch sampler: a rank's share of its batches, and later ones
+WRAPPERS = ("BatchSamplerShard", "SkipBatchSampler")
 
 
 class Loader:
@@ -177,6 +179,16 @@ def batch_sampler_of(loader: Any) -> Any:
         return loader.sampler
     inner = getattr(batches, "sampler", None)
     return inner if isinstance(inner, BatchSampler) else batches
+
+
+def plain_batches_of(loader: Any) -> Tuple[Any, int]:
+    """(PyTorch's own batch sampler, inside of wrappers that give some of its batches or parts of
+    them; into how many parts each is split). (None, …) where another makes the batches."""
+    batches, parts = batch_sampler_of(loader), 1
+    while type(batches).__name__ in WRAPPERS:
+        parts *= batches.num_processes if getattr(batches, "split_batches", False) else 1
+        batches = batches.batch_sampler
+    return (batches if type(batches) is BatchSampler else None), parts
 
 
 def _length(thing: Any) -> Optional[int]:

@@ -10,13 +10,19 @@ from dataclasses import replace
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
-from torch.utils.data import BatchSampler, DistributedSampler, IterableDataset, RandomSampler
+from torch.utils.data import DistributedSampler, IterableDataset, RandomSampler
 from torch.utils.data import dataloader as torch_dataloader
 
 from brimful_inside.probe.batch_tensors import tensors_of
 from brimful_inside.probe.context import current_probe, guarded, note
 from brimful_inside.probe.draws import ChangedSampler
-from brimful_inside.probe.passes import ATTRIBUTE, INDICES, TRAIN, batch_sampler_of
+from brimful_inside.probe.passes import (
+    ATTRIBUTE,
+    INDICES,
+    TRAIN,
+    batch_sampler_of,
+    plain_batches_of,
+)
 from brimful_inside.probe.random_states import random_state_kept
 from brimful_inside.probe.worst_case.scan import (
     Scan,
@@ -161,7 +167,8 @@ class WorstBatches:
         left_alone = WorstBatch(scan.scanned, length, scan.varies, "batches are as drawn")
         if not (at_random and scan.varies and scan.totals and scan.repeatable):
             return Plan(left_alone)
-        size = batch_sampler_of(loader).batch_size
+        plain, parts = plain_batches_of(loader)
+        size = plain.batch_size // parts
         if self._sorted is not None:
             return Plan(left_alone, change=AsDrawn(0, sorted_by_size(scan, size, self._sorted)))
         count = batches_drawn(size)
@@ -246,8 +253,8 @@ def _evaluates(at_random: bool) -> bool:
 
 def _draws_at_random(loader: Any) -> bool:
     """Whether each sample is as likely as others in any batch."""
-    batches = batch_sampler_of(loader)
-    if batches is None or _has_custom_batches(loader):
+    batches, _ = plain_batches_of(loader)
+    if batches is None:
         return False
     sampler = batches.sampler
     draws = getattr(type(sampler), "__iter__", None)
@@ -258,8 +265,7 @@ def _draws_at_random(loader: Any) -> bool:
 
 
 def _has_custom_batches(loader: Any) -> bool:
-    batches = batch_sampler_of(loader)
-    return batches is not None and type(batches) is not BatchSampler
+    return batch_sampler_of(loader) is not None and plain_batches_of(loader)[0] is None
 
 
 def _batches_of_custom_sampler(loader: Any) -> List[List[int]]:

@@ -94,6 +94,36 @@ def test_of_batches_drawn_at_random_two_are_the_largest_of_many_and_all_others_a
     assert evaluated == [max(evaluated)] and evaluated[0] > max(largest)
 
 
+SHARE = """
+from accelerate.data_loader import BatchSamplerShard, SkipBatchSampler
+from torch.utils.data import BatchSampler, RandomSampler
+def share(data, size):
+    plain = BatchSampler(RandomSampler(data), size, False)
+    return WRAPPED
+"""
+SHARES = [
+    ("BatchSamplerShard(plain, 2, 1)", 8),
+    ("BatchSamplerShard(plain, 2, 1, split_batches=True)", 4),
+    ("SkipBatchSampler(BatchSamplerShard(plain, 2, 0), 1)", 8),
+]
+
+
+@pytest.mark.parametrize(
+    ("wrapped", "size"), SHARES, ids=["whole batches", "parts of them", "later ones"]
+)
+def test_a_ranks_share_of_batches_by_accelerate_is_drawn_at_random(run_trial, wrapped, size):
+    loader = "data, batch_sampler=share(data, 8), num_workers=2"
+    script = AS_DRAWN.replace("data, 8, shuffle=SHUFFLE, num_workers=2", loader)
+    script = script.replace("data = ", SHARE.replace("WRAPPED", wrapped) + "data = ")
+    trial = run_trial(script, worst_batch=True, largest_at=2, steps=5)
+    lines = [line for line in trial.stdout.splitlines() if line.startswith("(")]
+    lengths = [int(line[1 : line.index(",")]) for line in lines]
+    assert len(lengths) == 6 and max(lengths[:2] + lengths[4:]) < min(lengths[2:4])
+    # At most 101 words a sample.
+    assert size * 80 < max(lengths) < size * 101
+    assert trial.report["worst_batch"]["drawn"] == 10_000
+
+
 def test_batches_of_samples_sorted_by_size_go_from_the_largest_to_the_smallest(run_trial):
     trial = run_trial(
         AS_DRAWN.replace("SHUFFLE", "True"), worst_batch=True, sorted_batches=10, steps=9
@@ -391,3 +421,14 @@ def test_no_pass_outlasts_the_length_of_its_loader(run_trial, config, epochs, ba
     trial = run_trial(SHORT_EPOCHS, **config, **IMAGINARY)
     assert trial.failures == [] and trial.stdout.splitlines()[: len(epochs)] == epochs
     assert trial.report["micro_batches_per_step"][:3] == batches
+
+
+def test_a_pass_over_a_ranks_share_of_batches_by_accelerate_goes_on(run_trial):
+    wrapped, size = SHARES[0]
+    script = SHORT_EPOCHS.replace("2, shuffle=True", "batch_sampler=share(range(48), 8)")
+    script = script.replace("weight =", SHARE.replace("WRAPPED", wrapped) + "weight =", 1)
+    script = script.replace("torch.ones(6, 4)", "torch.ones(48, 4)")
+    trial = run_trial(script, steps=5, largest_at=2, see_eval=False, **IMAGINARY)
+    assert trial.failures == [] and trial.stdout == ""
+    assert trial.report["micro_batches_per_step"] == [2] * 6
+    assert trial.report["loaders"][0]["batches"][0]["samples"] == size
