@@ -8,7 +8,9 @@ weights.
 from __future__ import annotations
 
 import json
+import os
 import random
+import subprocess
 import sys
 from pathlib import Path
 
@@ -265,6 +267,32 @@ def torchtune_files(folder: Path) -> None:
     (folder / "settings.yaml").write_text("\n".join(lines) + "\n")
 
 
+def volumes(folder: Path) -> None:
+    """Volumes with a bright box each, planned and preprocessed by nnU-Net."""
+    import numpy as np
+    import SimpleITK
+
+    cases = folder / "raw" / "Dataset001_Boxes"
+    for part in ("imagesTr", "labelsTr"):
+        (cases / part).mkdir(parents=True)
+    draw = np.random.default_rng(0)
+    for number in range(12):
+        image, label = draw.normal(size=(8, 96, 96)), np.zeros((8, 96, 96), np.uint8)
+        top, left = draw.integers(10, 60, 2)
+        label[2:6, top : top + 25, left : left + 25] = 1
+        image[label == 1] += 3
+        for part, name, values in (("imagesTr", "_0000", image), ("labelsTr", "", label)):
+            volume = SimpleITK.GetImageFromArray(values.astype(np.float32 if name else np.uint8))
+            SimpleITK.WriteImage(volume, str(cases / part / f"case{number:02}{name}.nii.gz"))
+    described = {"channel_names": {"0": "CT"}, "labels": {"background": 0, "box": 1}}
+    described |= {"numTraining": 12, "file_ending": ".nii.gz"}
+    (cases / "dataset.json").write_text(json.dumps(described))
+    folders = {f"nnUNet_{name}": str(folder / name) for name in ("raw", "preprocessed", "results")}
+    plan = [str(Path(sys.executable).with_name("nnUNetv2_plan_and_preprocess")), "-d", "1"]
+    plan += ["-c", "2d", "-np", "1", "-npfp", "1"]
+    subprocess.run(plan, env={**os.environ, **folders}, check=True)
+
+
 def nothing(folder: Path) -> None:
     """The program brings its own data."""
 
@@ -284,6 +312,7 @@ KINDS = {
         text_files,
         texts,
         torchtune_files,
+        volumes,
     )
 }
 

@@ -415,4 +415,16 @@ STRANGERS = (
         4,
         older=True,
     ),
+    Stranger(
+        "nnUNetv2_train",
+        "nnunetv2",
+        "volumes",
+        (
+            *("env", "nnUNet_raw={data}/raw", "nnUNet_preprocessed={data}/preprocessed"),
+            *("nnUNet_results=results", "nnUNet_n_proc_DA=0", "nnUNet_compile=f"),
+            *("{bin}/nnUNetv2_train", "1", "2d", "0"),
+        ),
+        5,
+        older=True,
+    ),
 )
