@@ -41,6 +41,7 @@ UNKNOWN_WORKSPACES, NO_CONVOLUTIONS = (
     "attention without convolutions",
 )
 WITH_CONVOLUTIONS = (NO_WORKSPACES, UNKNOWN_WORKSPACES, SMALL_WORKSPACES, WORKSPACES)
+KINDS = (DENSE, NO_CONVOLUTIONS, *WITH_CONVOLUTIONS)
 SMALL = 0.0175  # of the most bytes alive at once
 STEM = 0.05  # of all that is allocated: results of convolutions, where these are more than a stem
 
@@ -58,7 +59,7 @@ class Evidence:
     predicted.
     """
 
-    situation: str  # a kind of networks, SEVERAL_RANKS, STEP_TIME or STEP_TIME_GROUPED
+    situation: str  # one of KINDS, or SEVERAL_RANKS, STEP_TIME, STEP_TIME_GROUPED
     median_error: float
     # the ends of the interval; how they are made: bench/accuracy.py
     low_error: float
