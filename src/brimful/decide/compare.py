@@ -282,16 +282,22 @@ def quantity(
 
 
 def verdict(
-    speed: Quantity | None, learned: Learning | None, why_not: str, basis: str, pairs: int
+    speed: Quantity | None,
+    learned: Learning | None,
+    why_not: str,
+    basis: str,
+    pairs: int,
+    whole: bool = False,
 ) -> tuple[str, str | None]:
-    """(one sentence, the side to take or None). `why_not`: why learning is not compared."""
+    """(one sentence, the side to take or None). `why_not`: why learning is not compared; `whole`:
+    the commands came to their own ends."""
     faster = _speed_text(speed)
     if learned is None:
         return f"{faster}; learning was not compared: {why_not}", None
     if learned.unclear:
         return (
-            f"{faster}; {learned.unclear} in {basis}, so nothing tells which learns sooner: let "
-            "them run longer",
+            f"{faster}; {learned.unclear} in {basis}, so nothing tells which learns sooner: "
+            + ("give the command more epochs" if whole else "let them run longer"),
             None,
         )
     soon = learned.quantities[-1]

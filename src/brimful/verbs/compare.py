@@ -33,7 +33,15 @@ from brimful.values import (
     TrialResult,
 )
 from brimful.verbs import devices, run_plan
-from brimful.verbs.comparisons import NAMES, Contestant, Limit, limit, of_records, of_runs
+from brimful.verbs.comparisons import (
+    NAMES,
+    WHOLE,
+    Contestant,
+    Limit,
+    limit,
+    of_records,
+    of_runs,
+)
 from brimful.verbs.predict import predict
 from brimful.verbs.results import require_steps
 from brimful.verbs.session import Options, Session, opened
@@ -58,7 +66,7 @@ class Until:
     def text(self) -> str:
         if self.samples is not None:
             return f"{self.samples:,} samples"
-        return "the whole training" if self.seconds is None else format_duration(self.seconds)
+        return WHOLE if self.seconds is None else format_duration(self.seconds)
 
 
 @dataclass(frozen=True)

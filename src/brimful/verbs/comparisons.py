@@ -46,6 +46,7 @@ class Contestant:
 
 
 Contestants = tuple[Contestant, Contestant]
+WHOLE = "the whole training"
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def of_runs(
     metrics: Sequence[str],
     ended: str | None,
 ) -> Comparison:
-    """`until`: how long each run trained, in words; `metrics`: the names that were asked for;
+    """`until`: how long each run might train, in words; `metrics`: the names that were asked for;
     `ended`: what cut the comparison short, None where nothing did. Whole pairs alone count.
     """
     pairs = min(len(side.runs) for side in sides)
@@ -98,8 +99,10 @@ def of_runs(
     together = [(a, b) for a, b in zip(of_a, of_b, strict=True) if a is not None and b is not None]
     why_not = _why_not_compared(runs, len(together) == pairs, of_a, of_b)
     learned = None if why_not else deciding.learning(together)
-    basis, speed = f"{2 * pairs} runs of {until}", _speed(runs)
-    sentence, better = deciding.verdict(speed, learned, why_not, basis, pairs)
+    reports = [report for side in runs for run in side for report in run.reports]
+    whole = bool(reports) and all(report.ended == "script_ended" for report in reports)
+    basis, speed = f"{2 * pairs} runs of {WHOLE if whole else until}", _speed(runs)
+    sentence, better = deciding.verdict(speed, learned, why_not, basis, pairs, whole)
     named = dict.fromkeys(name for side in sides for values in side.metrics for name in values)
     metrics_by_run = [side.metrics for side in sides]
     of_metrics = [

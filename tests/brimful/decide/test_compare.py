@@ -106,6 +106,9 @@ def test_a_loss_that_does_not_fall_tells_nothing_of_the_time_to_it():
     flat = [(course(per_sample=0.0, noise=0.1), course(per_sample=0.0, noise=0.1, seed=1))]
     sentence, better = said(1.4, flat)
     assert better is None and "the loss did not fall by more than its noise" in sentence
+    assert sentence.endswith("let them run longer")
+    whole, _ = verdict(faster(1.4), learning(flat), "", "2 runs of the whole training", 1, True)
+    assert whole.endswith("give the command more epochs")
     assert [q.code for q in learning(flat).quantities] == [
         "loss_at_equal_samples",
         "loss_at_equal_time",

@@ -10,7 +10,7 @@ from brimful.values import Record
 from brimful.verbs.compare import Until, compare
 from brimful.verbs.session import Options
 from brimful.verbs.tune import tune
-from tests.brimful.verbs.world import Learning, World, work
+from tests.brimful.verbs.world import Learning, World, reporting, work
 
 WORDS = ("my-train --batch-size 16", "my-train --batch-size 64")
 
@@ -31,6 +31,15 @@ def test_without_a_loss_the_speeds_are_compared_and_the_reason_is_a_whole_senten
         "known)."
     )
     assert codes(record).isdisjoint({"time_to_loss_s", "loss_at_equal_samples"})
+
+
+@pytest.mark.parametrize(
+    ("ended", "runs"),
+    [("steps_done", "4 runs of 1 min 00 s"), ("script_ended", "4 runs of the whole training")],
+)
+def test_runs_that_come_to_their_own_end_are_not_said_to_take_the_time_they_were_given(ended, runs):
+    comparison = compared(reporting(ended=ended)).comparison
+    assert comparison is not None and comparison.basis == runs
 
 
 def test_a_batch_whose_steps_teach_no_more_is_not_worth_its_time():
