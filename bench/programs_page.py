@@ -89,7 +89,7 @@ def _builds(result: dict[str, Any]) -> list[str]:
         dates = sorted({row["date"] for row in result["rows"] if row["build"] == label})
         packages = ", ".join(f"{name} {version}" for name, version in sorted(installed.items()))
         when = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
-        lines.append(f"- **{label}**, {when}: {packages}")
+        lines += _wrapped(f"- **{label}**, {when}: {packages}", "  ")
     return lines
 
 
@@ -185,7 +185,12 @@ def strangers_section(result: dict[str, Any]) -> str:
         "date",
     ]
     table = _table(head, [_cells_of_stranger(row) for row in result["rows"]])
-    return "\n".join([_STRANGERS, *textwrap.wrap(packages, 100), "", *table, ""])
+    return "\n".join([_STRANGERS, *_wrapped(packages), "", *table, ""])
+
+
+def _wrapped(text: str, indent: str = "") -> list[str]:
+    """Lines of prose, in which the name of a package is not broken."""
+    return textwrap.wrap(text, 120, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def _cells_of_stranger(row: dict[str, Any]) -> list[str]:

@@ -85,11 +85,14 @@ def main(
     ]
     if not chosen:
         sys.exit(f"No program is called so. There are: {', '.join(names)}.")
-    installed = [
-        versions(its_python, sorted({p.package for p in STRANGERS if p.older == is_older}))
-        for its_python, is_older in ((older, True), (python, False))
-    ]
-    packages = {**installed[0], **installed[1], "torch of the older ones": installed[0]["torch"]}
+    packages: dict[str, Any] = {}
+    for its_python, is_older in ((older, True), (python, False)):
+        if any(program.older == is_older for program in chosen):  # else no row is of its packages
+            needed = sorted({program.package for program in STRANGERS if program.older == is_older})
+            installed = versions(its_python, needed)
+            if is_older:
+                installed["torch of the older ones"] = installed.pop("torch")
+            packages |= installed
     failed = []
     with tempfile.TemporaryDirectory(prefix="strangers-") as folder:
         for program in chosen:

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from bench.programs_page import strangers_section
+from bench.strangers import __main__ as bench
 from bench.strangers.make_data import KINDS
 from bench.strangers.table import HERE, STRANGERS
 
@@ -93,3 +94,14 @@ def test_data_are_made_without_a_network(kind, tmp_path):
     pytest.importorskip("PIL")
     KINDS[kind](tmp_path)
     assert len(list(tmp_path.rglob("*.jpg"))) > 80
+
+
+def test_the_packages_of_an_environment_are_kept_where_one_of_its_programs_was_run(monkeypatch):
+    kept = {}
+    monkeypatch.setattr(bench, "versions", lambda python, names: {"torch": python})
+    monkeypatch.setattr(bench, "row_of", lambda *_: {"predict": {}, "audit": {}})
+    monkeypatch.setattr(bench, "keep", lambda *_, packages: kept.update(packages))
+    bench.main(python="new", older="old", only=["recbole"])
+    assert kept == {"torch of the older ones": "old"}
+    bench.main(python="new", older="old", only=["trl"])
+    assert kept == {"torch of the older ones": "old", "torch": "new"}

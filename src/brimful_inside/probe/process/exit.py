@@ -21,7 +21,7 @@ from brimful_inside.wire import ALONE_VARIABLE
 OTHERS_S = 5.0
 REACHED_S = 2.0
 WATCH_S = 0.1
-GLOO_S = 0.05
+GLOO_S = 0.05  # assumed: a thread that waits for the GIL has it by then
 IDLE_S = 2.0  # less than what a rank that leaves waits for the others
 
 
