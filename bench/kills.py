@@ -137,9 +137,11 @@ def wait(holds: Callable[[], bool], limit_s: float) -> bool:
     return True
 
 
-def kill(training: Training, started: Any, draw: random.Random) -> dict[str, Any] | None:
+def kill(
+    training: Training, started: Any, draw: random.Random, moments: Sequence[str]
+) -> dict[str, Any] | None:
     """Waits for a drawn moment and kills; None where the training had ended before."""
-    kind, by = training.kind, draw.choice(training.kind.moments)
+    kind, by = training.kind, draw.choice(moments)
     target = training.steps() + draw.randrange(1, STEPS // (KILLS_OF_ONE + 2))
 
     def until(holds: Callable[[], Any]) -> None:
@@ -149,6 +151,8 @@ def kill(training: Training, started: Any, draw: random.Random) -> dict[str, Any
         until(lambda: training.steps() >= target)
     if by == "writing":
         until(training.is_writing)
+    if by == "checkpoint":
+        until(lambda: any((training.folder / CHECKPOINTS).glob("step-*")))
     time.sleep(draw.random() * (kind.starts_s if by == "time" else 0.006))
     if kind.by_brimful:
         until(lambda: training.processes(started.pid))
@@ -165,11 +169,14 @@ def kill(training: Training, started: Any, draw: random.Random) -> dict[str, Any
 
 
 def train(folder: Path, kind: str, draw: random.Random, kills: int, *flags: str) -> dict[str, Any]:
-    """To its end, killed up to so many times on the way. `flags`: after a kill."""
+    """To its end, killed up to so many times on the way. `flags`: of a control, after a kill; a
+    control is killed after a checkpoint, since it can lose nothing before.
+    """
     training, done, refused = Training(folder, kind), [], 0
+    moments = ("checkpoint",) if flags else training.kind.moments
     while True:
         started = training.start(*(flags if done else ()))
-        killed = kill(training, started, draw) if len(done) < kills else None
+        killed = kill(training, started, draw, moments) if len(done) < kills else None
         code = training.end(started)
         if killed is not None:
             done.append(killed)
