@@ -230,7 +230,7 @@ def _prediction(
     what_if = None
     if explained and (not fits if wants_what_if is None else wants_what_if):
         step_s = None if speed is None else speed.step_s
-        what_if = what_would_help(view, answer, explained, step_s, bool(wants_what_if))
+        what_if = what_would_help(view, answer, explained, step_s, bool(wants_what_if), warnings)
     batch_size = trials.settings_at(answer.size).get(BATCH_SIZE, report.batch_asked)
     if answer.size is None and report.batch_asked is not None:
         in_force = largest_batch(trials.representative())

@@ -110,7 +110,7 @@ class Trials:
         Raises the errors of `verbs.results`; when `searching`, not where other sizes trained.
         """
         if size not in self.results or limitless:
-            trial = self._trial(self.command, size, limitless)
+            trial = self.trial_at(size, limitless)
             result = self.session.run(
                 self._within_host(trial) if searching and not self.in_batches else trial,
                 expected_total=max(EXPECTED_TRACES, len(self.results) + 1),
@@ -129,6 +129,10 @@ class Trials:
         """Before a search begins, whose traces have to be comparable."""
         if self.evaluation_of is None and self.in_batches and not self.others:
             self.evaluation_of = shown_whole(self.session.results, self.session.folder)
+
+    def trial_at(self, size: int | None, limitless: bool = False) -> Trial:
+        """What is traced at a size. `limitless`: on a card as large as it needs to be."""
+        return self._trial(self.command, size, limitless)
 
     def _trial(self, command: Command, size: int | None, limitless: bool = False) -> Trial:
         if not self.results:
@@ -210,7 +214,7 @@ class Trials:
         return any((at or 0) >= (size or 0) for at in self.even)
 
     def _run_as_drawn(self, size: int | None, steps: int, **batches: int) -> TrialResult:
-        trial = self._trial(self.command, size, limitless=True)
+        trial = self.trial_at(size, limitless=True)
         trial = replace(trial, steps=steps - 1, as_drawn=True, time_loader=None, **batches)
         trial = replace(trial, see_eval=self.evaluation_of is None)
         return self.session.run(trial, expected_total=len(self.results) + len(self.epochs) + 1)

@@ -27,9 +27,11 @@ from brimful.decide.speed import updates
 from brimful.decide.speed.kernels import fit_kernels
 from brimful.decide.speed.predicted import LINKS_REACHED, efficiency_of, predict_speed
 from brimful.decide.speed.updates import Reworked
+from brimful.errors import CUT_SHORT, TimeIsUp
 from brimful.measure.traces import read_trace, read_traces
-from brimful.units import format_share
+from brimful.units import format_duration, format_share
 from brimful.values import (
+    Diagnostic,
     Estimate,
     NoRemedy,
     Outcome,
@@ -54,6 +56,8 @@ from brimful_inside.simulator.roofline import BY_GRAPH, BY_OPTIMIZER, Kernel
 from brimful_inside.simulator.trace import CardTrace, Trace
 
 _CARDS = (2, 4, 8)  # of one machine
+# Assumed: who has waited so long for the answer gets it before trials of changes are made.
+_LONG_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -174,32 +178,32 @@ def _of_trial(view: CardView, traces: Iterable[CardTrace]) -> list[_Origin]:
 
 
 def what_would_help(
-    view: CardView, answer: Answer, explained: Explained, step_s: Estimate | None, searches: bool
+    view: CardView,
+    answer: Answer,
+    explained: Explained,
+    step_s: Estimate | None,
+    searches: bool,
+    noted: list[Diagnostic],
 ) -> WhatIf:
     """Changes that lower the peak of an answer that has one, on top of each other, until it fits;
     where it fits as it is, all that need neither another card nor the host's memory.
 
     `step_s`: as it is. `searches`: the largest batch size after a change is worked out as well, by
-    one more trace a change.
+    one more trace a change, and no change is left out for its time. `noted` gets what cut it short.
     """
     changes = _Changes(view, answer, explained, step_s, searches)
-    changes.against_fragmentation()
-    free = (changes.expandable_segments, changes.fused_optimizer, changes.smaller_evaluation)
-    of_the_script = (
-        changes.mixed_precision,
-        changes.chunked_loss,
-        changes.gradient_checkpointing,
-        changes.eight_bit_states,
-    )
-    if answer.verdict == Verdict.FITS:
-        for change in (*free, *of_the_script):
-            change()
-    else:
-        last = (changes.offloaded_states, changes.sharded)
-        for change in (*free, changes.micro_batches, *of_the_script, *last):
-            change()
-            if changes.fits(changes.now):
-                break
+    try:
+        changes.make()
+    except CUT_SHORT as stop:
+        noted.append(
+            Diagnostic(
+                "partial",
+                f"{view.trials.session.ended_early(stop)}: not every change that could lower the "
+                "peak was looked at",
+                "the answer is whole, and so are the changes that are shown",
+                "allow more with --time-limit" if isinstance(stop, TimeIsUp) else "ask again",
+            )
+        )
     return WhatIf(tuple(changes.remedies), tuple(changes.others), tuple(changes.instead))
 
 
@@ -262,6 +266,25 @@ class _Changes:
     def fits(self, state: _State) -> bool:
         return self.verdict(state) == Verdict.FITS
 
+    def make(self) -> None:
+        self.against_fragmentation()
+        free = (self.expandable_segments, self.fused_optimizer, self.smaller_evaluation)
+        of_the_script = (
+            self.mixed_precision,
+            self.chunked_loss,
+            self.gradient_checkpointing,
+            self.eight_bit_states,
+        )
+        if self.answer.verdict == Verdict.FITS:
+            for change in (*free, *of_the_script):
+                change()
+        else:
+            last = (self.offloaded_states, self.sharded)
+            for change in (*free, self.micro_batches, *of_the_script, *last):
+                change()
+                if self.fits(self.now):
+                    break
+
     def expandable_segments(self) -> None:
         code, what = "expandable-segments", "expandable segments"
         memory = self.now.memory
@@ -296,16 +319,18 @@ class _Changes:
         self._alone("rounded-sizes", "sizes rounded up", how, Source.PREDICTED, rounded[best])
         if size not in trials.drawn:
             return
-        epochs, share = trials.sorted_epochs(size)
-        self._alone(
-            "sorted-batches",
-            "batches of similar lengths, the longest first",
-            'a sampler by length, as train_sampling_strategy="group_by_length" of Transformers\' '
-            "Trainer (before 5.0 group_by_length=True)",
-            Source.PREDICTED,
-            replace(memory, epochs=tuple(map(self.view.here, epochs))),
-            share,
-        )
+        code, what = "sorted-batches", "batches of similar lengths, the longest first"
+        if not self._takes_too_long(code, what):
+            epochs, share = trials.sorted_epochs(size)
+            self._alone(
+                code,
+                what,
+                'a sampler by length, as train_sampling_strategy="group_by_length" of '
+                "Transformers' Trainer (before 5.0 group_by_length=True)",
+                Source.PREDICTED,
+                replace(memory, epochs=tuple(map(self.view.here, epochs))),
+                share,
+            )
         epochs, share = trials.padded_epochs(size, remedies.PADDED)
         self._alone(
             "padded-batches",
@@ -378,6 +403,7 @@ class _Changes:
         that sizes are known for.
         """
         size, conclusion, after = self.now.batch_size, self.answer.conclusion, None
+        code, what = "accumulation", "micro-batches"
         if size is None or conclusion is None or not self.view.trials.in_batches:
             return
         if self.now.memory.phase != "train":
@@ -388,11 +414,13 @@ class _Changes:
         while parts <= size and (after is None or not self.fits(after)):
             wanted = replace(self.now, batch_size=-(-size // parts), parts=parts)
             smaller = self._extrapolated(wanted)
+            if smaller is None and self._takes_too_long(code, what):
+                break
             if smaller is None and (largest or after is None):
                 _, trace = self._trial(wanted, wanted.batch_size)
                 smaller = None if trace is None else self._traced(wanted, trace)
-            if smaller is None:
-                break
+            if smaller is None or (after and smaller.memory.rank >= after.memory.rank):
+                break  # what sets the peak then is not the micro-batch
             after, parts = smaller, 2 * parts
         if after is None:
             return
@@ -508,6 +536,8 @@ class _Changes:
         """By a trial with all that was switched so far; what was estimated before is applied to its
         trace.
         """
+        if self._takes_too_long(code, what):
+            return
         result, trace = self._trial(wanted, wanted.batch_size)
         if trace is None:
             return self._no(code, what, f"the command fails with it: {_failure(result)}")
@@ -575,6 +605,20 @@ class _Changes:
         )
         return True
 
+    def _takes_too_long(self, code: str, what: str) -> bool:
+        """Whether a trial of a change is left out, as the search took long and nobody asked."""
+        session = self.view.trials.session
+        too_long = session.elapsed_s > _LONG_S and not self.searches
+        if too_long:
+            trial_s = max(result.duration_s for result in session.results)
+            self._no(
+                code,
+                what,
+                f"not tried, since trials of up to {format_duration(trial_s)} had taken "
+                f"{format_duration(session.elapsed_s)} by then; --what-if tries it",
+            )
+        return too_long
+
     def _no(self, code: str, what: str, why: str) -> None:
         self.others.append(NoRemedy(code, what, why))
 
@@ -583,20 +627,12 @@ class _Changes:
         completed.
         """
         trials = self.view.trials
-        trial = next(iter(trials.results.values())).trial
-        settings = dict(trial.settings)
-        if batch_size is not None:
-            settings[trials.unknown] = batch_size
+        trial = trials.trial_at(batch_size, limitless=True)
+        settings, sees_eval = dict(trial.settings), trials.evaluation_of is None
         if state.eval_batch_size is not None:
-            settings["eval_batch_size"] = state.eval_batch_size
+            settings["eval_batch_size"], sees_eval = state.eval_batch_size, True
         result = trials.session.run(
-            replace(
-                trial,
-                settings=settings,
-                capacity_bytes=None,
-                what_ifs=state.what_ifs,
-                see_eval=trials.evaluation_of is None or state.eval_batch_size is not None,
-            )
+            replace(trial, settings=settings, what_ifs=state.what_ifs, see_eval=sees_eval)
         )
         completed = result.outcome is Outcome.COMPLETED
         return result, read_trace(result, trials.session.folder) if completed else None

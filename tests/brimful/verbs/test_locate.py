@@ -13,7 +13,7 @@ from brimful.values import Failure, Outcome, Place
 from brimful.verbs.predict import predict
 from brimful.verbs.session import Nobody
 from brimful.verbs.tune import tune
-from tests.brimful.verbs.world import GIB, MIB, World, chosen, reporting, work
+from tests.brimful.verbs.world import GIB, MIB, Ragged, World, chosen, reporting, work
 
 SCRIPT = Place("script", "/work/train.py", 6, 13, 16, "batch_size = 16", "data.py:51")
 LOADER = Place(
@@ -51,6 +51,14 @@ def test_a_prediction_is_of_the_scripts_own_number_and_the_same_as_with_a_flag()
     assert set(kinds(prediction)[1:]) == {"script"}
     (note,) = [result for result in answer.warnings if result.code == "batch-size-place"]
     assert "set where train.py:6 has 16 (`batch_size = 16`)" in note.problem
+
+
+def test_micro_batches_that_would_help_are_set_in_the_place_that_was_found():
+    there = Ragged(places=(SCRIPT,), own=60, dataset=None)
+    answer = work(there, predict, COMMAND, gpu_memory="8.5GiB").prediction
+    assert any("a trial at batch size" in remedy.basis for remedy in answer.what_if.remedies)
+    last = there.launched[-1]
+    assert last.settings["batch_size"] < 60 and last.command.places == {"batch_size": SCRIPT}
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,12 @@ import pytest
 
 from brimful import predict
 from brimful.decide.memory import remedies, uneven
+from brimful.decide.memory.remedies import Memory
 from brimful.decide.memory.size_model import fit_size_model
+from brimful.errors import Interrupted, Terminated
 from brimful.units import format_share
 from brimful.values import Outcome, Source
+from brimful.verbs import what_if
 from brimful.verbs.warnings import Answer
 from brimful.verbs.what_if import explain
 from brimful_inside.simulator.program import joined, program_of
@@ -83,6 +86,16 @@ def test_micro_batches_are_traced_where_no_model_gives_their_sizes():
     assert last.device_bytes == alone.peak.device_bytes
 
 
+def test_micro_batches_are_halved_no_further_where_something_else_sets_the_peak(monkeypatch):
+    there = Ragged(dataset=None)
+    monkeypatch.setattr(what_if._Changes, "fits", lambda self, state: False)
+    monkeypatch.setattr(Memory, "rank", property(lambda self: (0, GIB)))
+    run(there)
+    limitless = [t.settings["batch_size"] for t in there.launched if t.capacity_bytes is None]
+    micro_batches = [size for size in limitless if size < 100]
+    assert len(micro_batches) == 2 and micro_batches[-1] > 4
+
+
 def test_where_the_script_fails_in_micro_batches_none_are_recommended():
     there = Ragged(
         dataset=None, outcome_of=lambda trial, size: Outcome.CRASHED if size == 20 else None
@@ -92,6 +105,35 @@ def test_where_the_script_fails_in_micro_batches_none_are_recommended():
     assert prediction.what_if.remedies and not any(
         remedy.code.startswith("accumulation") for remedy in prediction.what_if.remedies
     )
+
+
+@pytest.mark.parametrize(
+    ("by", "code"), [(Interrupted, 130), (KeyboardInterrupt, 130), (Terminated, 143)]
+)
+def test_an_answer_is_shown_although_the_trials_of_changes_were_cut_short(by, code):
+    def outcome_of(trial, size):
+        if "checkpointing" in trial.what_ifs:
+            raise by
+        return None
+
+    argv = ("my-train", "--batch-size", "1")
+    there = world(fixed=3 * GIB, outcome_of=outcome_of)
+    record = work(there, predict, argv, gpu_memory="3.55GiB")
+    whole = run(world(fixed=3 * GIB), argv, memory="3.55GiB")
+    assert record.prediction.peak == whole.peak and record.closed.exit_code == code
+    assert [remedy.code for remedy in record.prediction.what_if.remedies] == ["mixed-precision"]
+    assert [w.code for w in record.prediction.warnings if "not every change" in w.problem] == [
+        "partial"
+    ]
+
+
+@pytest.mark.parametrize(("asked", "is_tried"), [(None, False), (True, True)])
+def test_after_a_long_search_changes_take_trials_only_if_asked_for(monkeypatch, asked, is_tried):
+    monkeypatch.setattr(what_if, "_LONG_S", 0.0)
+    there = world(fixed=3 * GIB)
+    answer = run(there, ("my-train", "--batch-size", "1"), "3.55GiB", what_if=asked).what_if
+    assert any(trial.what_ifs for trial in there.launched) is is_tried
+    assert any("--what-if tries it" in other.why for other in answer.others) is not is_tried
 
 
 def test_what_fits_is_not_tried_further_unless_you_ask_and_nothing_where_you_forbid_it():
