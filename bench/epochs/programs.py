@@ -17,13 +17,14 @@ class Job:
     cards: int = 1
     needs: tuple[str, ...] = ()  # modules besides torch
     samples: int | None = None  # of an epoch; the script's own number without
+    accumulation: int | None = None  # batches a step, of scripts that have it
 
     def command(self, **settings: str) -> list[str]:
         """With a place for the batch size where none is given."""
         words = [sys.executable, str(SCRIPTS / self.script)]
         settings = {"batch_size": "{batch_size}"} | settings
-        if self.samples:
-            settings["samples"] = str(self.samples)
+        own = {"samples": self.samples, "accumulation": self.accumulation}
+        settings |= {name: str(value) for name, value in own.items() if value}
         for name, value in settings.items():
             words += [f"--{name.replace('_', '-')}", value]
         return words
@@ -32,6 +33,7 @@ class Job:
 PROGRAMS = {
     "lstm": Job("lstm.py", "3GiB"),
     "encoder": Job("encoder.py", "3GiB"),
+    "encoder, 16 batches a step": Job("encoder.py", "3GiB", accumulation=16),
     "t5": Job("t5.py", "4GiB", needs=("transformers",)),
     "trainer": Job("trainer_gpt2.py", "4GiB", needs=("transformers", "accelerate")),
     "sft": Job("sft_chat.py", "4GiB", needs=("transformers",)),

@@ -27,4 +27,5 @@ def loss_of(model, tokens, labels):
 args = flags(16000, batch_size=16)
 model = Model().cuda()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-train(model, optimizer, loader_of(args, labelled, [(16, 512)], padded_with_labels), loss_of)
+loader = loader_of(args, labelled, [(16, 512)], padded_with_labels)
+train(model, optimizer, loader, loss_of, accumulation=args.accumulation)

@@ -13,6 +13,7 @@ def flags(samples, batch_size=8):
     parser.add_argument("--batch-size", type=int, default=batch_size)
     parser.add_argument("--samples", type=int, default=samples)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--accumulation", type=int, default=1)
     args = parser.parse_args()
     torch.manual_seed(args.seed)
     return args
@@ -45,12 +46,15 @@ def loader_of(args, make, ranges, collate):
     )
 
 
-def train(model, optimizer, loader, loss_of, clip=None):
-    """An epoch. `loss_of(model, *batch)` sends the batch to the card."""
-    for batch in loader:
+def train(model, optimizer, loader, loss_of, clip=None, accumulation=1):
+    """An epoch, `accumulation` batches a step. `loss_of(model, *batch)` sends the batch to the
+    card."""
+    for number, batch in enumerate(loader):
         loss = loss_of(model, *batch)
-        optimizer.zero_grad()
+        if number % accumulation == 0:
+            optimizer.zero_grad()
         loss.backward()
-        if clip is not None:
-            nn.utils.clip_grad_norm_(model.parameters(), clip)
-        optimizer.step()
+        if (number + 1) % accumulation == 0:
+            if clip is not None:
+                nn.utils.clip_grad_norm_(model.parameters(), clip)
+            optimizer.step()

@@ -180,8 +180,9 @@ class Trials:
     def learn_epochs(self, size: int | None, worst: Sequence[Program]) -> None:
         """A trial with the batches as the script draws them, for the epochs at a size. `worst`: the
         programs of all cards there with batches of the largest samples."""
-        largest_at = ceil(LARGEST_AT * self._batches_per_step)
-        result = self._run_as_drawn(size, drawn_steps(worst), largest_at=largest_at)
+        per_step = self._batches_per_step
+        steps, largest_at = drawn_steps(worst, per_step), ceil(LARGEST_AT * per_step)
+        result = self._run_as_drawn(size, steps, largest_at=largest_at)
         known, self.epochs[size] = any(self.epochs.values()), ()
         if result.outcome is not Outcome.COMPLETED and known:
             self.failed_epochs[size] = result

@@ -260,11 +260,8 @@ class _Changes:
         self.states_bytes = memory.bytes_of(OPTIMIZER_STATE)
 
     @staticmethod
-    def verdict(state: _State) -> Verdict:
-        return state.memory.card.verdict(state.memory.replay)
-
-    def fits(self, state: _State) -> bool:
-        return self.verdict(state) == Verdict.FITS
+    def fits(state: _State) -> bool:
+        return state.memory.verdict == Verdict.FITS
 
     def make(self) -> None:
         self.against_fragmentation()
@@ -599,7 +596,7 @@ class _Changes:
             self._no(code, what, f"the {kind} peak is {higher}")
             return False
         self.now = after = replace(after, step_s=self._step_s(after))
-        verdict = self.verdict(after)
+        verdict = after.memory.verdict
         self.remedies.append(
             Remedy(code, what, how, source, after_bytes, verdict, after.step_s, basis=basis)
         )

@@ -18,4 +18,8 @@ def uncollected() -> Iterator[None]:
         yield
     finally:
         if was_on:
+            if not gc.get_freeze_count():
+                # To the oldest generation, unseen: the collector would look through all of it now.
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()

@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 from brimful.decide.memory.breakdown import (
     ACTIVATIONS,
@@ -67,13 +67,18 @@ class Memory:
     comes: bool = True  # in an epoch, the program itself
 
     def replay(self, room: int | None, orders: int | None = None) -> Replayed:
-        """`orders`: how many of the epoch; None: all."""
+        """As far as the first program that does not fit. `orders`: how many of the epoch; None:
+        all."""
         left = None if room is None else max(0, room - self.more_bytes)
         programs = self.epochs[:orders]
         if self.comes or not self.epochs:
             programs = (replace(self.program, sizes=tuple(self.sizes)), *programs)
-        replayed = worst_of([self.card.replay(program, left) for program in programs])
-        more = self.more_bytes
+        replays: list[Replayed] = []
+        for program in programs:
+            replays.append(self.card.replay(program, left))
+            if replays[-1].full is not None:
+                break
+        replayed, more = worst_of(replays), self.more_bytes
         phases = {
             name: Peaks(peak.allocated + more, peak.reserved + more)
             for name, peak in replayed.phases.items()
@@ -82,7 +87,11 @@ class Memory:
             phases=phases, peak=Peaks(replayed.peak.allocated + more, replayed.peak.reserved + more)
         )
 
-    @property
+    @cached_property
+    def verdict(self) -> Verdict:
+        return self.card.verdict(self.replay)
+
+    @cached_property
     def device_bytes(self) -> int:
         """The peak that the card shows; of an epoch in the script's own order."""
         return self.card.device_bytes(self.card.shown(partial(self.replay, orders=1)).peak)
@@ -90,9 +99,9 @@ class Memory:
     @property
     def rank(self) -> tuple[int, int]:
         """(How badly it fits, the peak.)"""
-        return Verdict.badness(self.card.verdict(self.replay)), self.device_bytes
+        return Verdict.badness(self.verdict), self.device_bytes
 
-    @property
+    @cached_property
     def phase(self) -> str:
         """In which most is allocated."""
         phases = self.card.shown(self.replay).phases

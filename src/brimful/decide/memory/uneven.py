@@ -15,18 +15,20 @@ from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, compress, pairwise, repeat
+from math import ceil
 from operator import itemgetter
 from statistics import mean
 from typing import NamedTuple
 
 from brimful.decide.memory.fit import Card
 from brimful_inside.simulator.allocator import SMALL_SIZE
+from brimful_inside.simulator.garbage import uncollected
 from brimful_inside.simulator.program import Event, Program
 
-# Steps that a trial shows with batches as they are drawn; of programs with longer steps fewer, so
-# that it takes some seconds. These numbers and those below are assumed.
-DRAWN_STEPS, FEWEST_STEPS, DRAWN_EVENTS = 24, 10, 80_000
 FIRST = 2  # steps before those that repeat: they make gradients and optimizer states
+# Batches that a trial shows as they are drawn; of programs with longer steps fewer, so that it
+# takes some seconds. These numbers and those below are assumed.
+DRAWN_BATCHES, FEWEST_BATCHES, FEWEST_STEPS, DRAWN_EVENTS = 24, 10, FIRST + 5, 80_000
 ORDERS = 6  # of an epoch that are replayed where a size is looked for
 LONG_ORDERS = 3  # of MOST_STEPS; for the steps of as many others come shorter orders
 # Where it was looked at (an LSTM, 450 orders), half of the orders that run out of memory do so in
@@ -72,6 +74,7 @@ class Stretches:
     last: Stretch | None = None
 
 
+@uncollected()
 def take_apart(program: Program) -> Stretches:
     """The program of one card as steps that can follow each other in any order."""
     ends = [at + 1 for at, event in enumerate(program.events) if event[0] == "step"]
@@ -269,6 +272,7 @@ def _in_orders(stretches: Stretches, largest: list[Stretch]) -> list[Program]:
     return programs
 
 
+@uncollected()
 def _written(
     stretches: Stretches,
     sizes: Sequence[int],
@@ -342,11 +346,12 @@ def _same(step: Stretch, other: Stretch) -> bool:
     )
 
 
-def drawn_steps(programs: Sequence[Program]) -> int:
+def drawn_steps(programs: Sequence[Program], batches_per_step: float = 1) -> int:
     """How many steps a trial with the batches as they are drawn has; `programs`: of another trial,
     four steps long."""
     longest = max((len(program.events) for program in programs), default=0)
-    return max(FEWEST_STEPS, min(DRAWN_STEPS, 4 * DRAWN_EVENTS // max(1, longest)))
+    most, fewest = (ceil(n / batches_per_step) for n in (DRAWN_BATCHES, FEWEST_BATCHES))
+    return max(FEWEST_STEPS, fewest, min(most, 4 * DRAWN_EVENTS // max(1, longest)))
 
 
 def are_uneven(program: Program, whole: Sequence[bool] = ()) -> bool:
@@ -427,6 +432,7 @@ def _largest_scaled(
     return good + bisect_left(range(good + 1, bad), True, key=is_too_much)
 
 
+@uncollected()
 def scaled(
     programs: Sequence[Program], size: int, wanted: int, fixed: frozenset[int]
 ) -> list[Program]:

@@ -35,6 +35,17 @@ def memory(*rows) -> Memory:
     return Memory(CARD, program, program.sizes, annotate(trace))
 
 
+def test_an_epoch_is_replayed_as_far_as_the_first_order_that_does_not_fit():
+    small, large = (memory(Malloc(1, size, "aten.mm"), Step(1)) for size in (GIB, 5 * GIB))
+    orders = (small.program, large.program, replace(small.program))
+    over_an_epoch = replace(small, epochs=orders)
+    assert over_an_epoch.verdict == "does_not_fit" and over_an_epoch.rank[0] > small.rank[0]
+    assert replace(small, epochs=orders[:1]).verdict == "fits"
+    room = CARD.sure_bytes
+    assert over_an_epoch.replay(room).full and not orders[2].replays
+    assert over_an_epoch.replay(None).peak == large.replay(None).peak
+
+
 def test_a_script_whose_products_are_of_half_types_has_no_use_for_autocast():
     half, whole = Kernel("aten.mm", "bf16", 10**12, 10**9), Kernel("aten.mm", "tf32", 10**9, 10**9)
     other = Kernel("aten.add", "memory", 0, 10**9)

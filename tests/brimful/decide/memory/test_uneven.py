@@ -19,6 +19,7 @@ from brimful.decide.memory.uneven import (
     MOST_SIZES,
     SCRIPT,
     are_uneven,
+    drawn_steps,
     epochs_of,
     falling,
     largest_over_an_epoch,
@@ -306,3 +307,14 @@ def test_batches_that_go_from_the_largest_to_the_smallest_reserve_what_the_large
 def test_too_few_steps_are_not_sorted():
     few, enough = training([30, 20, 10]), training([30, 10, 20, 30, 20, 10])
     assert falling(few, enough) == falling(enough, few) == ([], 1.0)
+
+
+@pytest.mark.parametrize(
+    ("batches_per_step", "events_of_a_step", "steps"),
+    [(1, 100, 24), (1, 50_000, 10), (2, 100, 12), (2, 50_000, 7), (16, 100, 7), (0.5, 50_000, 20)],
+)
+def test_a_trial_shows_fewer_steps_where_each_has_several_batches_or_many_events(
+    batches_per_step, events_of_a_step, steps
+):
+    four_steps = Program((("step", 0),) * 4 * events_of_a_step, (), ())
+    assert drawn_steps([four_steps], batches_per_step) == steps
