@@ -234,13 +234,15 @@ def sizes_of(
 
 
 def _memory_at(view: CardView, conclusion: MemoryConclusion, size: int) -> TriedSize:
-    """By a trace at the size, by a model that a trace confirmed, or by the curve between those that
-    hold at the nearest traces."""
+    """By a trace at the size, by a model that a trace confirmed, by an epoch that was put together
+    there, or by the curve between those that hold at the nearest traces."""
     trials, model, is_near = view.trials, conclusion.size_model, view.knows_epochs_near(size)
     if size in trials.completed():
         replayers = view.traced_replayers(size)
     elif model is not None and size >= min(model.fitted_at):
         replayers = view.extrapolated(model, size)
+    elif trials.epochs.get(size):
+        replayers = view.replayers(size, view.epochs(size, 1))
     else:
         smallest = min((at for at in trials.completed() if at is not None), default=size)
         peak = on_the_curve(conclusion.estimate.curve, size) if size > smallest else None

@@ -26,7 +26,16 @@ from brimful.values import Failure, Outcome, Source
 from brimful_inside.simulator.roofline import Kernel
 from brimful_inside.simulator.trace import Free, Malloc
 from brimful_inside.wire import LoadingSpeed
-from tests.brimful.verbs.world import GIB, MIB, WORLDS, World, failing_above, reporting, work
+from tests.brimful.verbs.world import (
+    GIB,
+    MIB,
+    WORLDS,
+    Uneven,
+    World,
+    failing_above,
+    reporting,
+    work,
+)
 
 SLOW = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -616,7 +625,7 @@ def test_the_memory_chart_has_no_size_that_the_loader_never_made(verb, where):
 
 
 def test_a_size_that_does_not_fit_below_one_that_does_is_explained():
-    class Uneven(World):
+    class OfTwoKinks(World):
         """From 30 to 39 samples a large temporary is made, and from 90 on another small one: no
         model holds for all.
         """
@@ -631,7 +640,7 @@ def test_a_size_that_does_not_fit_below_one_that_does_is_explained():
             ]
 
     prediction = work(
-        Uneven(linear=10 * MIB),
+        OfTwoKinks(linear=10 * MIB),
         predict,
         ("my-train", "--batch-size", "39"),
         100,
@@ -735,3 +744,29 @@ def test_a_torch_that_is_older_than_what_is_modelled_is_named_where_it_answers(t
     prediction = predicted(reporting(torch_version=torch), "64")
     assert ("old-torch" in codes(prediction)) is is_old
     assert any(torch in warning.problem for warning in prediction.warnings) is is_old
+
+
+def test_the_largest_size_has_the_memory_of_its_epoch_where_no_trace_of_the_largest_samples_is():
+    class OfTwoLengths(Uneven):
+        """A batch that is drawn is longer than one of the largest samples, and no model gives its
+        sizes."""
+
+        def drawn(self):
+            lengths = super().drawn()
+            return [3 * n // 2 for n in lengths] if self.trial and self.trial.as_drawn else lengths
+
+        def rows(self, size):
+            more = size * 7919 % 1009 * 19_999
+            return [
+                row._replace(nbytes=row.nbytes + more) if isinstance(row, Malloc) else row
+                for row in super().rows(size)
+            ]
+
+    there = OfTwoLengths(linear=16 * 1024)
+    asked = "my-train", "--batch-size", "2000"
+    prediction = work(there, predict, asked, gpu_memory="4GiB").prediction
+    largest = prediction.largest_batch_size
+    assert largest not in [t.settings["batch_size"] for t in there.launched if not t.as_drawn]
+    (row,) = [row for row in prediction.sizes if row.batch_size == largest]
+    assert row.fits and not row.is_least
+    assert 3 * GIB < row.peak_bytes.value <= 4 * GIB and row.allocated_bytes > 2 * GIB
