@@ -264,14 +264,17 @@ def _before_numbers(prediction: Prediction) -> str:
 
 
 AT_MOST = 0.03  # of the peak: less at upper bounds is not worth a word (a bench's median is 1 %)
+MUCH_MORE = 1.5  # times what tensors take is reserved: it lies in pieces (assumed)
 _EMPTIES = ", but only because PyTorch empties its cache when memory is full (slower steps)"
 
 
 def _peak_text(peak: PeakEstimate, budget: int, fits: bool) -> str:
     """ ": predicted peak 110 GiB (101 to 120 GiB) of 79.2 GiB allowed"; "at most 110 GiB" where
-    much of it is an upper bound."""
-    interval = interval_text(*peak.device_interval_bytes, peak.device_bytes)
-    about = f" ({interval})" if interval else ""
+    much of it is an upper bound, and what tensors take where much more is reserved."""
+    parts = [interval_text(*peak.device_interval_bytes, peak.device_bytes)]
+    if not fits and peak.reserved_bytes > MUCH_MORE * peak.allocated_bytes:
+        parts.append(f"tensors take {bytes_text(peak.allocated_bytes)}")
+    about = f" ({'; '.join(filter(None, parts))})" if any(parts) else ""
     most = "at most " if peak.at_most_bytes > AT_MOST * peak.device_bytes else ""
     shown = f"{peak.source.value} peak {most}{bytes_text(peak.device_bytes)}{about}"
     # the interval ends at the card's memory

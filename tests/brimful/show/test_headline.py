@@ -9,7 +9,7 @@ import pytest
 from brimful.show.headline import Headline, headline, of_audit, of_plan, of_prediction
 from brimful.show.section import Findings, Sentences
 from brimful.show.sections import sections
-from brimful.show.text import loading_text
+from brimful.show.text import bytes_text, loading_text
 from brimful.values import (
     Closed,
     Diagnostic,
@@ -19,6 +19,7 @@ from brimful.values import (
     Plan,
     Prediction,
     Source,
+    Verdict,
 )
 from tests.brimful.show import product
 
@@ -69,6 +70,25 @@ def loads(workers: int, one: float, asked: float) -> Loading:
     card = Estimate(16_100, Source.PREDICTED, 9_000, 30_000)
     measured = [Estimate(rate, Source.MEASURED) for rate in (one, asked)]
     return Loading(workers, *measured, card, math.ceil(16_100 / one), asked < 16_100)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "share", "is_said"),
+    [
+        (Verdict.DOES_NOT_FIT, 0.3, True),
+        (Verdict.DOES_NOT_FIT, 0.9, False),
+        (Verdict.FITS, 0.3, False),
+    ],
+)
+def test_where_much_more_is_reserved_than_tensors_take_what_does_not_fit_says_both(
+    verdict: Verdict, share: float, is_said: bool
+) -> None:
+    peak = prediction().peak
+    assert peak is not None
+    less = replace(peak, allocated_bytes=int(share * peak.reserved_bytes))
+    sentence = of_prediction(prediction(verdict=verdict, peak=less)).sentence
+    words = f"; tensors take {bytes_text(less.allocated_bytes)}) of "
+    assert (words in sentence) is is_said and ("tensors take" in sentence) is is_said
 
 
 def test_where_the_card_waits_for_data_the_headline_has_both_rates_and_the_workers() -> None:
