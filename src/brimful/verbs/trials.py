@@ -170,6 +170,8 @@ class Trials:
         )
         self.command = located.command
         self.results.update(located.results)
+        # As a search keeps them: by what the loader gives, where the data set is smaller.
+        self.results = {self.effective(size): tried for size, tried in self.results.items()}
         return located
 
     def settings_at(self, size: int | None) -> dict[str, Setting]:

@@ -13,12 +13,13 @@ from brimful.values import Failure, Outcome, Place
 from brimful.verbs.predict import predict
 from brimful.verbs.session import Nobody
 from brimful.verbs.tune import tune
-from tests.brimful.verbs.world import GIB, MIB, Ragged, World, chosen, reporting, work
+from tests.brimful.verbs.world import GIB, MIB, Ragged, Uneven, World, chosen, reporting, work
 
 SCRIPT = Place("script", "/work/train.py", 6, 13, 16, "batch_size = 16", "data.py:51")
 LOADER = Place(
     "loader", "/work/data.py", 51, 0, 16, "return DataLoader(", "data.py:51", ["/work/data.py:51"]
 )
+SCRIPT_OF_5 = replace(SCRIPT, number=5)
 COMMAND = ("my-train", "--epochs", "3")
 
 
@@ -51,6 +52,16 @@ def test_a_prediction_is_of_the_scripts_own_number_and_the_same_as_with_a_flag()
     assert set(kinds(prediction)[1:]) == {"script"}
     (note,) = [result for result in answer.warnings if result.code == "batch-size-place"]
     assert "set where train.py:6 has 16 (`batch_size = 16`)" in note.problem
+
+
+def test_sizes_beyond_the_data_set_that_found_the_place_are_read_as_what_the_loader_gave():
+    asked = {"gpu": "l4,rtx3080-20gb,t4", "settings": {"batch_size": 5}}
+    placed = Uneven(places=(SCRIPT_OF_5,), own=5, dataset=7)
+    answer = work(placed, predict, COMMAND, **asked).prediction
+    assert placed.launched[1].settings["batch_size"] == 12, "of the 7 samples that there are"
+    flagged = ("my-train", "--batch-size", "5")
+    same = work(Uneven(own=5, dataset=7), predict, flagged, **asked).prediction
+    assert [line.peak for line in answer.which] == [line.peak for line in same.which]
 
 
 def test_micro_batches_that_would_help_are_set_in_the_place_that_was_found():
