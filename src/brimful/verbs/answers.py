@@ -28,7 +28,7 @@ from brimful.values import (
 from brimful.verbs import imaginary
 from brimful.verbs.imaginary import CardView, Replayers
 from brimful.verbs.start import Start, takes
-from brimful.verbs.step_speed import FIXED_TOTAL, speed_of
+from brimful.verbs.step_speed import FIXED_TOTAL, has_a_fixed_total, speed_of
 from brimful.verbs.trials import Trials
 from brimful.verbs.warnings import Answer
 
@@ -179,14 +179,16 @@ def _replayers_at(view: CardView, conclusion: MemoryConclusion, size: int) -> Re
 
     A model that was fitted near the edge, beyond a kink, says nothing of smaller sizes on its other
     side; and none knows where the script raises an error, so that a size above all that ran is
-    traced.
+    traced. So is every size where a step accumulates to a fixed total: its time is known of traces
+    alone, and a step of one batch holds no gradients before its backward pass.
     """
     ran = [size for size in view.trials.completed() if size is not None]
     failed = any(result.outcome in SCRIPT_FAILED for result in view.trials.results.values())
     model = conclusion.size_model
     if size in ran or model is None or size < min(model.fitted_at):
         return replayers_of_trial(view, size)
-    if failed and size > max(ran, default=0):
+    accumulates = has_a_fixed_total(view.trials.completed())
+    if accumulates or (failed and size > max(ran, default=0)):
         return replayers_of_trial(view, size)
     return view.extrapolated(model, size)
 

@@ -49,7 +49,7 @@ from brimful.verbs.answers import asked_about, by_search, replayers_of_trial, ti
 from brimful.verbs.imaginary import CardView, view_of
 from brimful.verbs.session import Session
 from brimful.verbs.start import Start
-from brimful.verbs.step_speed import speed_of
+from brimful.verbs.step_speed import has_a_fixed_total, speed_of
 from brimful.verbs.trials import first_that_trains
 from brimful.verbs.warnings import Answer
 
@@ -191,7 +191,10 @@ def _trace(group: _Group) -> None:
     model = extrapolate(view.card, limits, group.shown, multiple_of).size_model
     if model is not None and not model.exact:
         model = None
-    if group.asked is not None and (model is None or group.asked < min(model.fitted_at)):
+    accumulates = has_a_fixed_total(trials.completed())
+    if group.asked is not None and (
+        model is None or accumulates or group.asked < min(model.fitted_at)
+    ):
         replayers_of_trial(view, group.asked)
     elif trials.in_batches and model is None:
         # Two small traces say little of sizes that are hundreds of times as large.

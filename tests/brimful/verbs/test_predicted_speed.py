@@ -197,3 +197,22 @@ def test_a_step_that_the_end_of_an_epoch_cuts_short_does_not_stand_for_the_other
     ).prediction.speed.step_s.value
     assert speed.step_s.value == pytest.approx(8 * step, rel=0.05)
     assert speed.samples_per_s.value == pytest.approx(8 * 64 / speed.step_s.value)
+
+
+@pytest.mark.parametrize("gpu", ["a100-40gb", "a100-40gb,l4"])
+def test_a_batch_larger_than_the_fixed_total_is_a_step_of_its_own(gpu):
+    class Whole(Accumulating):
+        def batches(self, size: int) -> int:
+            return max(1, 256 // size)
+
+    asked = ("my-train", "--batch-size", "400")
+    summing, plain = (
+        work(world, predict, asked, gpu=gpu, budget="900MiB").prediction
+        for world in (Whole(), Clocked())
+    )
+    assert summing.speed.samples_per_s.value == pytest.approx(plain.speed.samples_per_s.value)
+    assert summing.epoch.samples_per_step == 400 and summing.epoch.steps == 25
+    rates = ([line.samples_per_s.value for line in answer.which] for answer in (summing, plain))
+    assert next(rates) == pytest.approx(next(rates))
+    rows = {row.batch_size: row for row in summing.sizes}
+    assert all(row.effective_batch.value >= size for size, row in rows.items() if size > 256)

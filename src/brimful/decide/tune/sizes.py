@@ -11,7 +11,7 @@ from dataclasses import replace
 from operator import attrgetter
 
 from brimful.decide.loaders_seen import batches_per_step, main_loader
-from brimful.decide.speed.predicted import samples_by_size
+from brimful.decide.speed.predicted import is_of_a_fixed_total, samples_by_size
 from brimful.values import Estimate, Outcome, Point, Source, TrialResult, TriedSize
 
 _ROWS = 6  # of sizes to show, where nobody named them
@@ -26,6 +26,8 @@ def tried_sizes(trials: Sequence[TrialResult], known: Iterable[TriedSize]) -> tu
     in_update: dict[int, Estimate] = {}  # samples by batch size, over all ranks
     of_epoch: dict[int, Estimate] = {}  # updates by batch size
     totals: list[float] = []  # samples of an epoch, over all ranks
+    batches: dict[int, float] = {}  # in an update, by batch size
+    ranks = 1
     for trial in trials:
         size = trial.trial.settings.get("batch_size")
         if trial.outcome is not Outcome.COMPLETED or not trial.reports or not isinstance(size, int):
@@ -34,19 +36,25 @@ def tried_sizes(trials: Sequence[TrialResult], known: Iterable[TriedSize]) -> tu
         source = Source.PREDICTED if is_imaginary else Source.MEASURED
         if trial.samples_per_step is not None:
             in_update[size] = Estimate(trial.samples_per_step, source)
+        if (count := batches_per_step(trial)) is not None:
+            batches[size] = count
+        ranks = trial.reports[0].world_size
         count, total = _of_an_epoch(trial)
         if count is not None:
             of_epoch[size] = Estimate(count, source)
         totals += [total] if total is not None else []
     in_epoch = max(totals, default=None)
-    samples_at = samples_by_size({size: samples.value for size, samples in in_update.items()})
+    counted = {size: samples.value for size, samples in in_update.items()}
+    samples_at, accumulates = samples_by_size(counted), is_of_a_fixed_total(counted, batches)
     rows = []
     for row in sorted(known, key=lambda row: row.batch_size):
         size, rate = row.batch_size, row.samples_per_s
         effective = row.effective_batch or in_update.get(size)
         if effective is None and samples_at is not None:
             made = min(size, int(in_epoch or size))  # no batch is larger than the data set
-            effective = Estimate(samples_at(made), Source.PREDICTED)
+            # nor is an update smaller than a batch, whatever total smaller ones come to
+            least = made * ranks if accumulates else 0
+            effective = Estimate(max(samples_at(made), least), Source.PREDICTED)
         updates = row.updates_per_epoch or of_epoch.get(size)
         if updates is None and effective is not None and in_epoch:
             updates = Estimate(math.ceil(in_epoch / effective.value), Source.PREDICTED)

@@ -51,6 +51,13 @@ def test_several_ranks_share_an_epoch():
     assert row.epoch_s.value == 10.0, "all of the 1,000 samples"
 
 
+def test_an_update_of_a_fixed_total_is_no_smaller_than_a_batch_and_that_of_a_capped_loader_is():
+    fixed = [ran(4, accumulation=16), ran(20, accumulation=3)]
+    capped = [ran(4, samples=4), ran(20, samples=12)]
+    rows = [tried_sizes(trials, [TriedSize(400)]) for trials in (fixed, capped)]
+    assert [row.effective_batch.value for (row,) in rows] == [400, 12]
+
+
 @given(st.integers(1, 500), st.integers(1, 4), st.integers(1, 1000))
 def test_other_sizes_follow_and_are_called_predicted(size, accumulation, other):
     rows = tried_sizes([ran(size, accumulation=accumulation)], map(TriedSize, {size, other}))
