@@ -290,8 +290,15 @@ def own_and_planned(
     environment, _ = run_settings.environment_of(plan, os.environ)
     if not environment and all(asked.get(name, value) == value for name, value in planned.items()):
         return None
+    # a number of --set that the script, which has no flag for it, would not take by itself
+    places = {
+        name: place
+        for name, place in placed.places.items()
+        if asked.get(name, place.number) != place.number
+    }
+    taken = [name for name in (*commands.placeholders(bare), *places) if name in asked]
     return (
-        Way(bare, {n: asked[n] for n in commands.placeholders(bare) if n in asked}, device),
+        Way(replace(bare, places=places), {name: asked[name] for name in taken}, device),
         Way(placed, planned, device, environment=environment),
     )
 

@@ -137,7 +137,7 @@ def _own(plan: Plan, way: Way) -> Plan:
         plan,
         settings=rows,
         environment={},
-        places={},
+        places=way.command.places,
         command_line=way.line,
         samples_per_s=plan.baseline_samples_per_s,
         gain=None,

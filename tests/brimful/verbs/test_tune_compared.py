@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from brimful.show.headline import headline
-from brimful.values import Outcome, Record
+from brimful.values import Outcome, Place, Record
 from brimful.verbs.tune import tune
 from tests.brimful.verbs.world import Learning, World, work
 
@@ -50,6 +50,20 @@ def test_a_plan_that_learns_later_is_not_the_plan():
         "Your own settings stay, batch size 16: those with the highest throughput learn later"
     )
     assert sentence.endswith("do not take it.")
+
+
+@pytest.mark.parametrize("teaches", [0.0, 1.0])
+def test_a_size_of_ones_own_is_trained_and_planned_where_the_script_without_a_flag_has_it(teaches):
+    place = Place("script", "/work/train.py", 6, 13, 16, "batch_size = 16", "data.py:51")
+    world = Learning(teaches=teaches, places=(place,))
+    record = tuned(world, ("my-train",), settings={"batch_size": 40})
+    own, planned = [trial for trial in world.launched if trial.stop_after_s][:2]
+    assert (own.settings["batch_size"], world.batch(own)) == (40, 40)
+    assert own.command.places == planned.command.places == {"batch_size": place}
+    assert record.plan.places == {"batch_size": place}
+    assert (row(record, "batch_size").effective == 40) is (record.comparison.better == "A")
+    same = tuned(Learning(teaches=teaches), settings={"batch_size": 40})
+    assert headline(record).sentence == headline(same).sentence
 
 
 def test_the_learning_rate_that_goes_with_the_batch_size_may_make_it_the_better():
