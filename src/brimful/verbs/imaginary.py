@@ -26,7 +26,7 @@ from brimful.decide.memory.intervals import (
     of_several_ranks,
 )
 from brimful.decide.memory.known_traces import Traced
-from brimful.decide.memory.search_traced import MemoryConclusion, search_largest
+from brimful.decide.memory.search_traced import FIRST_SIZE, MemoryConclusion, search_largest
 from brimful.decide.memory.size_model import SizeModel
 from brimful.decide.memory.uneven import (
     MEMORY,
@@ -234,7 +234,10 @@ class CardView:
     def judged(self) -> Judged:
         trials, gpu = self.trials, self.device.gpu
         assert gpu is not None
-        first = next(iter(trials.completed() or trials.results))
+        sizes = trials.completed() or trials.results
+        first = next(iter(sizes))
+        if trials.in_batches:  # a search begins there, after trials that found a place
+            first = min(sizes, key=lambda size: abs((size or 0) - FIRST_SIZE))
         size = first if self.judged_by is None else self.judged_by
         programs = self.programs(size)
         fullest = trials.trace(size) if len(programs) > 1 else None

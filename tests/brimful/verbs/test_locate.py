@@ -13,6 +13,7 @@ from brimful.values import Failure, Outcome, Place
 from brimful.verbs.predict import predict
 from brimful.verbs.session import Nobody
 from brimful.verbs.tune import tune
+from brimful_inside.simulator.trace import Free, Malloc
 from tests.brimful.verbs.world import GIB, MIB, Ragged, Uneven, World, chosen, reporting, work
 
 SCRIPT = Place("script", "/work/train.py", 6, 13, 16, "batch_size = 16", "data.py:51")
@@ -62,6 +63,23 @@ def test_sizes_beyond_the_data_set_that_found_the_place_are_read_as_what_the_loa
     flagged = ("my-train", "--batch-size", "5")
     same = work(Uneven(own=5, dataset=7), predict, flagged, **asked).prediction
     assert [line.peak for line in answer.which] == [line.peak for line in same.which]
+
+
+def test_the_kind_of_network_is_judged_by_the_same_small_batch_as_with_a_flag():
+    class Convolving(World):
+        def rows(self, size):
+            workspace = [Malloc(2, 8 * MIB, "cudnn_convolution_workspace"), Free(2)]
+            return [*workspace, *super().rows(size)]
+
+    number = replace(SCRIPT, number=1000)
+    placed = work(Convolving(places=(number,), own=1000), predict, COMMAND, gpu="a100-40gb")
+    flagged = ("my-train", "--batch-size", "1000")
+    same, alone = (
+        work(Convolving(fixed=fixed), predict, flagged, gpu="a100-40gb")
+        for fixed in (50 * MIB, 2 * GIB)
+    )
+    bases = [record.prediction.peak.interval_basis for record in (placed, same, alone)]
+    assert bases[0] == bases[1] != bases[2]
 
 
 def test_micro_batches_that_would_help_are_set_in_the_place_that_was_found():
