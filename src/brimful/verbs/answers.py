@@ -100,6 +100,10 @@ def by_search(view: CardView, has_a_place: bool, asked: int | None) -> Answer:
     if size is None:
         raise imaginary.nothing_fits(view, conclusion)
     effective = trials.effective(size) or size
+    if has_a_fixed_total(trials.completed()):
+        # Its time is known of a trace alone, and a step of one batch holds no gradients before its
+        # backward pass.
+        replayers_of_trial(view, effective)
     view.learn_epochs(effective, conclusion.size_model)
     replayers = _replayers_at(view, conclusion, effective)
     return answer_at(view, size, replayers, conclusion)
@@ -179,16 +183,14 @@ def _replayers_at(view: CardView, conclusion: MemoryConclusion, size: int) -> Re
 
     A model that was fitted near the edge, beyond a kink, says nothing of smaller sizes on its other
     side; and none knows where the script raises an error, so that a size above all that ran is
-    traced. So is every size where a step accumulates to a fixed total: its time is known of traces
-    alone, and a step of one batch holds no gradients before its backward pass.
+    traced.
     """
     ran = [size for size in view.trials.completed() if size is not None]
     failed = any(result.outcome in SCRIPT_FAILED for result in view.trials.results.values())
     model = conclusion.size_model
     if size in ran or model is None or size < min(model.fitted_at):
         return replayers_of_trial(view, size)
-    accumulates = has_a_fixed_total(view.trials.completed())
-    if accumulates or (failed and size > max(ran, default=0)):
+    if failed and size > max(ran, default=0):
         return replayers_of_trial(view, size)
     return view.extrapolated(model, size)
 

@@ -117,6 +117,7 @@ class Trials:
             )
             if searching:
                 require_steps_or_memory(self.session, result)
+            self.results.pop(size, None)  # the last trial is the last of them
             self.results[size] = result
             self._read.pop(size, None)
         result = self.results[size]
@@ -182,7 +183,7 @@ class Trials:
     def learn_epochs(self, size: int | None, worst: Sequence[Program]) -> None:
         """A trial with the batches as the script draws them, for the epochs at a size. `worst`: the
         programs of all cards there with batches of the largest samples."""
-        per_step = self._batches_per_step
+        per_step = self._batches_per_step(size)
         steps, largest_at = drawn_steps(worst, per_step), ceil(LARGEST_AT * per_step)
         result = self._run_as_drawn(size, steps, largest_at=largest_at)
         known, self.epochs[size] = any(self.epochs.values()), ()
@@ -222,9 +223,10 @@ class Trials:
         trial = replace(trial, see_eval=self.evaluation_of is None)
         return self.session.run(trial, expected_total=len(self.results) + len(self.epochs) + 1)
 
-    @property
-    def _batches_per_step(self) -> float:
-        return loaders_seen.batches_per_step(self.representative()) or 1
+    def _batches_per_step(self, size: int | None) -> float:
+        """Of a fixed total a step has other numbers of them at other sizes."""
+        result = self.completed().get(size) or self.representative()
+        return loaders_seen.batches_per_step(result) or 1
 
     def _programs_of(self, result: TrialResult) -> tuple[list[Program], int]:
         """Those of all cards, and which is the fullest."""
@@ -240,7 +242,7 @@ class Trials:
         where it fails."""
         drawn = self.drawn[size]
         steps = drawn.trial.steps + 1
-        count = ceil(steps * self._batches_per_step)
+        count = ceil(steps * self._batches_per_step(size))
         result = self._run_as_drawn(size, steps, sorted_batches=count)
         (in_order, _), (as_they_are, fullest) = map(self._programs_of, (result, drawn))
         if result.outcome is not Outcome.COMPLETED or len(in_order) != len(as_they_are):
@@ -252,7 +254,7 @@ class Trials:
         the batches that were drawn."""
         programs, _ = self._programs_of(self.drawn[size])
         lengths = loaders_seen.lengths_of(self.drawn[size])
-        if not lengths or self._batches_per_step != 1 or len(programs) != 1:
+        if not lengths or self._batches_per_step(size) != 1 or len(programs) != 1:
             return [], 1.0
         share = sum(-(-length // multiple) * multiple for length in lengths) / sum(lengths)
         return padded(programs[0], lengths, multiple), share

@@ -65,6 +65,22 @@ def test_sizes_beyond_the_data_set_that_found_the_place_are_read_as_what_the_loa
     assert [line.peak for line in answer.which] == [line.peak for line in same.which]
 
 
+def test_a_step_of_a_fixed_total_is_drawn_with_its_own_number_of_batches_with_and_without_a_flag():
+    class Summing(Uneven):
+        def batches(self, size):
+            return max(1, -(-200 // size))
+
+    def drawn(world: World, command):
+        asked = {"gpu": "a100-80gb", "budget": "8GiB"}
+        what_if = work(world, predict, command, **asked).prediction.what_if
+        last = [trial for trial in world.launched if trial.as_drawn][-2:]
+        return [remedy.code for remedy in what_if.instead], [trial.steps for trial in last]
+
+    placed = drawn(Summing(places=(replace(SCRIPT, number=1000),), own=1000), COMMAND)
+    assert placed == drawn(Summing(), ("my-train", "--batch-size", "1000"))
+    assert placed == (["rounded-sizes", "sorted-batches", "padded-batches"], [23, 23])
+
+
 def test_the_kind_of_network_is_judged_by_the_same_small_batch_as_with_a_flag():
     class Convolving(World):
         def rows(self, size):
