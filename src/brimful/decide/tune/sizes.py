@@ -52,9 +52,10 @@ def tried_sizes(trials: Sequence[TrialResult], known: Iterable[TriedSize]) -> tu
         effective = row.effective_batch or in_update.get(size)
         if effective is None and samples_at is not None:
             made = min(size, int(in_epoch or size))  # no batch is larger than the data set
-            # nor is an update smaller than a batch, whatever total smaller ones come to
-            least = made * ranks if accumulates else 0
-            effective = Estimate(max(samples_at(made), least), Source.PREDICTED)
+            value = samples_at(made)
+            if accumulates:  # to a total, or by one batch that is larger than it
+                value = max(counted[min(counted)], made * ranks)
+            effective = Estimate(value, Source.PREDICTED)
         updates = row.updates_per_epoch or of_epoch.get(size)
         if updates is None and effective is not None and in_epoch:
             updates = Estimate(math.ceil(in_epoch / effective.value), Source.PREDICTED)

@@ -52,10 +52,12 @@ def test_several_ranks_share_an_epoch():
 
 
 def test_an_update_of_a_fixed_total_is_no_smaller_than_a_batch_and_that_of_a_capped_loader_is():
-    fixed = [ran(4, accumulation=16), ran(20, accumulation=3)]
+    fixed = [ran(4, accumulation=16), ran(20, accumulation=3), ran(400)]
     capped = [ran(4, samples=4), ran(20, samples=12)]
-    rows = [tried_sizes(trials, [TriedSize(400)]) for trials in (fixed, capped)]
-    assert [row.effective_batch.value for (row,) in rows] == [400, 12]
+    rows = tried_sizes(fixed, map(TriedSize, (16, 100, 600)))
+    assert [row.effective_batch.value for row in rows] == [64, 100, 600]
+    (row,) = tried_sizes(capped, [TriedSize(600)])
+    assert row.effective_batch.value == 12
 
 
 @given(st.integers(1, 500), st.integers(1, 4), st.integers(1, 1000))
