@@ -38,6 +38,7 @@ class Reporting:
         # a second thread continues, perhaps to end the process, when the report is written
         self._lock = threading.RLock()
         self._trained = False  # and the parent knows
+        self._knows_loader = False  # the parent does, of the training
         self.ended = False
 
     def progress(self) -> None:
@@ -59,7 +60,11 @@ class Reporting:
                 probe.backwards_in_all,
             )
             probe.context.emit(progress, replaces=not cut)
-        if now >= self._next_report:
+        # A trial may be killed for its memory in its first forward pass: the training loader, and
+        # where its batch size is set, are known by then.
+        knows_loader = self._knows_loader or (cut and probe.loaders.any_trained)
+        if now >= self._next_report or knows_loader != self._knows_loader:
+            self._knows_loader = knows_loader
             probe.context.emit(report_of(probe, "running"), replaces=not cut)
             after = time.monotonic()
             pause = max(

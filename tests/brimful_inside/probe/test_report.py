@@ -64,6 +64,19 @@ for epoch in range(50):
     assert not report["phases"]["train"]["host_is_true"]
 
 
+def test_a_trial_that_is_killed_in_its_first_forward_pass_leaves_its_training_loader(run_trial):
+    trial = run_trial(
+        HEAD
+        + """
+import os, signal
+model.register_forward_hook(lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+for x, y in loader:
+    step(x, y)
+"""
+    )
+    assert loader_of(trial, "train")["batch_size"] == 16
+
+
 def test_a_loop_with_workers_steps_on_after_the_cut_with_one_batch_an_epoch(run_trial):
     trial = run_trial(
         HEAD
