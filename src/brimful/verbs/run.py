@@ -447,7 +447,10 @@ def next_settings(
         )
     failed = _size_of(attempt, rows, name)
     if failed is None or (name == BATCH_SIZE and not takes(command)):
-        return f"{where}; the command has no {{{BATCH_SIZE}}}, so brimful cannot make it smaller"
+        return (
+            f"{where}; the command has no {{{BATCH_SIZE}}}, so brimful cannot make it smaller; "
+            f"--set {BATCH_SIZE}=N sets it in the script, from where brimful can"
+        )
     effective = None
     if name == BATCH_SIZE and ACCUMULATION in commands.placeholders(command):
         before = _size_of(first, first.settings, BATCH_SIZE)
