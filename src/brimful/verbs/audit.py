@@ -10,10 +10,12 @@ from brimful.decide.audit.findings import findings
 from brimful.decide.audit.requests import requests_in
 from brimful.decide.host_room import host_room
 from brimful.decide.loaders_seen import batches_per_step, loaders, mean_share
+from brimful.decide.run.settings import BATCH_SIZE, EVAL_BATCH_SIZE
 from brimful.measure.traces import read_trace
 from brimful.values import (
     Asked,
     Audit,
+    Command,
     Diagnostic,
     EffectiveBatch,
     Outcome,
@@ -27,9 +29,10 @@ from brimful.values import (
 )
 from brimful.verbs import devices
 from brimful.verbs.imaginary import with_its_context
+from brimful.verbs.locate import locate
 from brimful.verbs.results import PHASES, error_of, require_steps
 from brimful.verbs.session import Options, Session
-from brimful.verbs.start import start
+from brimful.verbs.start import Start, start, takes
 from brimful_inside.simulator.program import program_of
 
 _STEPS = 12  # enough batches for remainders and repeats to show, and for a median of step times
@@ -60,9 +63,10 @@ def audit(
     began = start(
         argv, settings, options, device, devices.CardRequest(gpu, gpu_memory, ranks, as_rank, link)
     )
+    is_placed = BATCH_SIZE in began.given and began.finds_places and not takes(began.command)
     trial = Trial(
         command=began.command,
-        settings=began.values(),
+        settings=began.values((BATCH_SIZE, EVAL_BATCH_SIZE) if is_placed else ()),
         device=began.device,
         kind=TrialKind.AUDIT,
         steps=began.options.steps or _STEPS,
@@ -70,6 +74,8 @@ def audit(
         stop_after_passes=None if began.options.steps else _PASSES,
     )
     with began.session("audit") as session:
+        if is_placed:
+            trial = replace(trial, command=_placed(session, began, trial))
         result = session.run(trial, expected_total=1)
         if result.outcome is Outcome.TIMED_OUT and any(report.steps for report in result.reports):
             end = error_of(session, result)
@@ -79,7 +85,7 @@ def audit(
             require_steps(session, result)
         devices.require_that_card(began.device, result)
         result = _with_context(session, result)
-        requested = {**began.command.given, **trial.settings}
+        requested = {**trial.command.given, **trial.settings}
         asked = tuple(
             replace(a, place=began.command.found_flags.get(a.setting, a.place))
             for a in requests_in(result)
@@ -91,6 +97,23 @@ def audit(
             report = replace(report, host=host_room(host, result, report, flags))
         session.keep(report)
     return session.record()
+
+
+def _placed(session: Session, began: Start, audited: Trial) -> Command:
+    """The command with the batch size of --set where its script, which has no flag for it, has its
+    number. Raises UsageError where it has none.
+    """
+
+    def trial(command: Command, batch_size: int | None) -> Trial:
+        settings = {name: v for name, v in audited.settings.items() if name != BATCH_SIZE}
+        settings |= {} if batch_size is None else {BATCH_SIZE: batch_size}
+        return Trial(command, settings, began.device, TrialKind.AUDIT, steps=1)
+
+    assert began.asked is not None  # with --set
+    wants, given = began.options.batch_size_from, began.given
+    located = locate(session, began.command, trial, began.asked, wants, given)
+    located.require_place(session)
+    return located.command
 
 
 def _audit(

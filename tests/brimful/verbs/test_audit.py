@@ -9,7 +9,7 @@ from brimful.errors import TrialFailed, UsageError
 from brimful.measure import host as machine
 from brimful.show.headline import headline
 from brimful.show.sections import effective_rows
-from brimful.values import Outcome, Source
+from brimful.values import Outcome, Place, Source
 from brimful_inside.wire import WorstBatch
 from tests.brimful.verbs.world import World, reporting, work
 
@@ -23,6 +23,19 @@ def test_asked_and_effective_stand_side_by_side():
         finding.problem and finding.explanation and finding.suggestion
         for finding in report.findings
     )
+
+
+@pytest.mark.parametrize("gpu", [None, "a100-40gb"])
+def test_a_size_is_set_where_the_script_without_a_flag_has_its_number(gpu):
+    place = Place("script", "/work/train.py", 6, 13, 16, "batch_size = 16", "data.py:51")
+    world, asked = World(places=(place,)), {"settings": {"batch_size": 40}, "gpu": gpu}
+    report = work(world, audit, ("my-train",), **asked).audit
+    same = work(World(), audit, ("my-train", "--batch-size", "16"), **asked).audit
+    assert (report.requested, report.effective) == (same.requested, same.effective)
+    assert report.requested["batch_size"] == report.effective.loader_batch_size == 40
+    assert world.launched[-1].command.places == {"batch_size": place}
+    with pytest.raises(UsageError, match=r"no \{batch_size\}"):
+        work(World(), audit, ("my-train",), **asked)
 
 
 def test_beside_the_audit_stands_what_this_machine_has_room_for_where_it_is_asked(monkeypatch):
