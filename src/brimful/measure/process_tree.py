@@ -22,14 +22,14 @@ _SHORTEST_S = 1.0
 
 
 class ProcessTree:
-    """All processes that carry the config at `config_path`, started by the process `root_pid`;
-    `forked_from`: another one, no member, with which they share memory."""
+    """All processes that carry the config at `config_path` ("": none does), started by the process
+    `root_pid`; `forked_from`: another one, no member, with which they share memory."""
 
     def __init__(self, root_pid: int, config_path: str, forked_from: int | None = None):
         self._root_pid = root_pid
         self._forked_from = forked_from
         # A forked process shows the environment of the one that it was forked from.
-        self._config_paths = {config_path}
+        self._config_paths = {config_path} - {""}  # an empty variable is an unset one
         with contextlib.suppress(psutil.Error, OSError, KeyError):
             if forked_from is not None:
                 self._config_paths.add(psutil.Process(forked_from).environ()[TRIAL_CONFIG_VARIABLE])

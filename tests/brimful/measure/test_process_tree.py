@@ -74,6 +74,20 @@ def test_processes_of_another_trial_are_left_alone(config, tmp_path):
         other.wait()
 
 
+def test_where_no_config_is_asked_for_a_process_with_an_empty_one_is_no_member(config):
+    code = "import time; print('up', flush=True); time.sleep(60)"
+    started = [start(code, ""), start(code, config)]
+    try:
+        for process in started:
+            process.stdout.readline()
+        members = [ProcessTree(0, path).members(thorough=True) for path in ("", config)]
+        assert members == [[], [psutil.Process(started[1].pid)]]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
 def test_memory_of_the_tree_counts_its_children(config):
     process = start(
         """

@@ -92,7 +92,10 @@ def test_where_there_is_no_record_it_says_so(tmp_path):
 
 
 def test_any_process_can_be_watched_until_its_end_and_one_that_is_not_there_is_refused():
-    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    code = "print('up', flush=True); input()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    process = subprocess.Popen([sys.executable, "-c", code], **pipes)
+    process.stdout.readline()  # just started, it holds some pages and says nothing of itself
     monitor = Monitor(pid=process.pid)
     status = monitor.read()
     assert (status.state, status.of) == (State.GOING, f"process {process.pid}")
