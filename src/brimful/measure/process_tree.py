@@ -61,11 +61,9 @@ class ProcessTree:
             yield from root.children(recursive=True)
         for process in psutil.process_iter() if thorough else ():
             with contextlib.suppress(psutil.Error, OSError):
-                others = process.pid not in (os.getpid(), self._forked_from)
-                if (
-                    others
-                    and _environment(process).get(TRIAL_CONFIG_VARIABLE) in self._config_paths
-                ):
+                if process.pid in (os.getpid(), self._forked_from):
+                    continue
+                if _environment(process).get(TRIAL_CONFIG_VARIABLE) in self._config_paths:
                     yield process
 
     def host_bytes(self) -> int:
