@@ -41,7 +41,8 @@ def test_in_training_step_loss_speed_and_loading_are_those_of_the_script():
     beat = status.beat
     assert (beat.phase, beat.steps, beat.loss, beat.ranks) == ("train", STEPS, 0.25, 1)
     assert 0 < beat.samples_per_s <= BATCH_SIZE / (BATCH_SIZE * 0.02), "a sample takes 0.02 s"
-    assert beat.loading_share > 0.5, "the script does little besides"
+    least_s = BATCH_SIZE * 0.02  # of one batch
+    assert least_s / watched().seconds["train"] < beat.loading_share <= 1
     assert status.tail == {"stdout": ("before ***", f"step {STEPS}")}, "a progress bar as it stands"
 
 
