@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
 
+import psutil
+
 from brimful.codec import SCHEMA
 from brimful.command import parse
 from brimful.errors import RecordUnreadable
@@ -118,16 +120,20 @@ def watched() -> Watched:
     with patch.dict(sys.modules, pynvml=None):  # as on a machine without a card
         monitor = _monitor(home)
         moments: dict[str, tuple[Callable[[Status], bool], str]] = {
-            "before": (lambda s: bool(s.tail) and (s.host.processes or 0) > 0, "train"),
-            "train": (lambda s: s.left_s is not None and "stdout" in s.tail, "evaluate"),
-            "eval": (lambda s: s.beat is not None and s.beat.phase == "eval", "fail"),
+            "before": (
+                # its memory is looked at more seldom than the rest
+                lambda s: bool(s.tail) and (s.host.processes_bytes or 0) > 20 << 20,
+                "train",
+            ),
+            "train": (_trained(STEPS), "evaluate"),
+            "eval": (lambda s: _trained(OF_EPOCH)(s) and s.beat.phase == "eval", "fail"),
             "failed": (lambda s: s.state is State.ENDED, ""),
         }
         for name, (comes, then) in moments.items():
             statuses[name] = _until(monitor, comes)
             seconds[name] = time.monotonic() - began_s
             if name == "eval":
-                time.sleep(3 * HEARTBEAT_S)  # until brimful has looked at it as well
+                _has_looked(process)
             if then:
                 (folder / then).touch()
         record = Path(home / statuses["failed"].of)
@@ -136,13 +142,32 @@ def watched() -> Watched:
     return Watched(home, record, statuses, seconds, error)
 
 
+def _trained(steps: int) -> Callable[[Status], bool]:
+    """What the script does is seen at all places: its progress, its report, its output."""
+
+    def comes(status: Status) -> bool:
+        said = status.tail.get("stdout", ("",))[-1] == f"step {steps}"
+        return said and status.left_s is not None and status.beat.steps == steps
+
+    return comes
+
+
+def _has_looked(process: subprocess.Popen) -> None:
+    """Waits for a heartbeat of brimful: one is due, and its loop has gone round since."""
+    time.sleep(HEARTBEAT_S)
+    brimful = psutil.Process(process.pid)
+    waits = brimful.num_ctx_switches().voluntary
+    while brimful.num_ctx_switches().voluntary < waits + 20:
+        time.sleep(0.05)
+
+
 def _killed(folder: Path, home: Path) -> tuple[Status, Status]:
     """A run whose brimful is killed in its training: while its command still runs, and after."""
     for name in ("evaluate", "fail"):
         (folder / name).unlink()
     process = _start(folder, home)
     monitor = _monitor(home)
-    _until(monitor, lambda s: s.beat is not None and s.beat.steps == STEPS)
+    _until(monitor, _trained(STEPS))
     process.send_signal(signal.SIGKILL)
     process.communicate()
     killed = _until(monitor, lambda s: s.state is State.CUT_OFF)

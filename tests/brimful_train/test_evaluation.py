@@ -264,4 +264,4 @@ def on_a_rank(out: str) -> None:
 
 
 def test_all_ranks_end_together(tmp_path):
-    results_of_ranks(on_a_rank, tmp_path, tmp_path / "out", timeout_s=60)
+    results_of_ranks(on_a_rank, tmp_path, tmp_path / "out")

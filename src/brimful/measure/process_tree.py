@@ -19,17 +19,18 @@ from brimful_inside.wire import TRIAL_CONFIG_VARIABLE
 
 # of a time of which a share of the cores is known: the kernel counts in ticks of 10 ms
 _SHORTEST_S = 1.0
+_STARTS_S = 2.0  # that a program may take to be started, once its process is there (assumed)
 
 
 class ProcessTree:
-    """All processes that carry the config at `config_path`, started by the process `root_pid`;
-    `forked_from`: another one, no member, with which they share memory."""
+    """All processes that carry the config at `config_path` ("": none does), started by the process
+    `root_pid`; `forked_from`: another one, no member, with which they share memory."""
 
     def __init__(self, root_pid: int, config_path: str, forked_from: int | None = None):
         self._root_pid = root_pid
         self._forked_from = forked_from
         # A forked process shows the environment of the one that it was forked from.
-        self._config_paths = {config_path}
+        self._config_paths = {config_path} - {""}  # an empty variable is an unset one
         with contextlib.suppress(psutil.Error, OSError, KeyError):
             if forked_from is not None:
                 self._config_paths.add(psutil.Process(forked_from).environ()[TRIAL_CONFIG_VARIABLE])
@@ -60,8 +61,9 @@ class ProcessTree:
             yield from root.children(recursive=True)
         for process in psutil.process_iter() if thorough else ():
             with contextlib.suppress(psutil.Error, OSError):
-                others = process.pid not in (os.getpid(), self._forked_from)
-                if others and process.environ().get(TRIAL_CONFIG_VARIABLE) in self._config_paths:
+                if process.pid in (os.getpid(), self._forked_from):
+                    continue
+                if _environment(process).get(TRIAL_CONFIG_VARIABLE) in self._config_paths:
                     yield process
 
     def host_bytes(self) -> int:
@@ -164,6 +166,17 @@ def _alive(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False
+
+
+def _environment(process: psutil.Process) -> dict[str, str]:
+    """While Linux starts a program, it shows neither its environment nor its words yet: up to 67 ms
+    where four other processes were busy on two cores (measured)."""
+    deadline_s = time.monotonic() + _STARTS_S
+    while not (environment := process.environ()):
+        if process.cmdline() or not process.exe() or time.monotonic() >= deadline_s:
+            break  # it has none, or is a thread of the kernel
+        time.sleep(0.001)
+    return environment
 
 
 def _resident_bytes(process: psutil.Process) -> int:

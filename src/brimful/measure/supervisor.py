@@ -166,6 +166,17 @@ def _handled_by(handler: Any, numbers: Sequence[int]) -> Iterator[None]:
             signal.signal(number, earlier)
 
 
+@contextlib.contextmanager
+def _held_back(numbers: Sequence[int]) -> Iterator[None]:
+    """Signals that come meanwhile come once it is over: an interrupt while a process is being
+    started would leave that process behind."""
+    came: list[int] = []
+    with _handled_by(lambda number, frame: came.append(number), numbers):
+        yield
+    for number in came:
+        signal.raise_signal(number)
+
+
 class SignalForwarding:
     """Use as a context manager around a whole run; `forward_to` says who gets the signals while an
     attempt goes on.
@@ -232,8 +243,12 @@ def supervise(
     """Runs the command in a session of its own to its end, or to a limit. `start` gives its process
     where that is there already. Raises NoSuchCommand."""
     kills_before = host.oom_kills()
-    process = (start() if start is not None else None) or start_process(argv, environment, output)
-    return _Supervisor(process, config_path, output, watch, signals).to_the_end(kills_before)
+    process = start() if start is not None else None
+    with contextlib.ExitStack() as until_watched:
+        until_watched.enter_context(_held_back(_ENDING if signals is None else ()))
+        process = process or start_process(argv, environment, output)
+        supervisor = _Supervisor(process, config_path, output, watch, signals)
+        return supervisor.to_the_end(kills_before, until_watched)
 
 
 def start_process(
@@ -290,9 +305,11 @@ class _Supervisor:
         self._heartbeat_stops = False
         self._load = OtherLoad(self._tree)
 
-    def to_the_end(self, kills_before: int) -> Ending:
+    def to_the_end(self, kills_before: int, until_watched: contextlib.ExitStack) -> Ending:
+        """From now on an interrupt ends its processes: `until_watched` is over."""
         stop, code, left, others_share = None, None, 0, None
         try:
+            until_watched.close()
             self._signals.forward_to(
                 lambda number: send_to_group(self._process.pid, self._folder, number)
             )

@@ -79,8 +79,8 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-def main(rank, ranks):
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29631")
+def main(rank, ranks, port):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
     dist.init_process_group("nccl", rank=rank, world_size=ranks)
     torch.cuda.set_device(rank)
     model = torch.nn.Linear(64, 64).cuda()
@@ -92,7 +92,11 @@ def main(rank, ranks):
     dist.destroy_process_group()
 
 if __name__ == "__main__":
-    mp.spawn(main, args=(torch.cuda.device_count(),), nprocs=torch.cuda.device_count())
+    import socket
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    mp.spawn(main, args=(torch.cuda.device_count(), port), nprocs=torch.cuda.device_count())
 """
 
 

@@ -208,7 +208,8 @@ def test_a_plan_is_compared_with_the_users_own_settings(folder: Path):
 def test_two_records_of_runs_are_compared_without_running_anything(folder: Path):
     home = folder / "home"
     for size in (8, 16):
-        words = ("--", sys.executable, "train.py", "--batch-size", size, "--epochs", 20)
+        words = ("--", sys.executable, "train.py", "--batch-size", size, "--epochs", 2)
+        words += ("--sleep", 0.05)  # far more than the rest of a step, whatever runs beside
         brimful(folder, "run", "--plan", "none", *words, home=home, code=0)
     first, second = sorted(path.name for path in home.iterdir() if path.is_dir())
     result = compared(folder, first, second, "--json", home=home)
@@ -245,7 +246,7 @@ def test_a_command_is_compared_at_two_git_revisions_with_the_data_that_is_here(f
     git("init", "-q")
     git("add", "train.py")
     git("commit", "-q", "-m", "first")
-    (folder / "train.py").write_text(source.replace("args.sleep)", "3 * args.sleep)"))
+    (folder / "train.py").write_text(source.replace("args.sleep)", "20 * args.sleep)"))
     git("commit", "-q", "-a", "-m", "second")
     result = compared(
         folder,

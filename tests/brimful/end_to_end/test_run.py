@@ -263,8 +263,10 @@ def test_on_a_terminal_the_script_has_one_and_brimfuls_line_leaves_its_progress_
         import pathlib, sys, time
         while not pathlib.Path("go").exists():
             time.sleep(0.05)
-        print("terminal", sys.stdout.isatty(), sys.stderr.isatty(), flush=True)
-        for n in range(8):
+        words = f"terminal {sys.stdout.isatty()} {sys.stderr.isatty()}\\n"
+        # at once, so that no line of brimful's comes between
+        sys.stderr.write(words + "\\rbar 0"); sys.stderr.flush()
+        for n in range(1, 8):
             sys.stderr.write(f"\\rbar {n}"); sys.stderr.flush(); time.sleep(0.4)
         """,
     )

@@ -143,9 +143,9 @@ NEEDS_ITS_WORKER = """
         os.kill(pid, 9)
         sys.exit(0)
     signal.signal(signal.SIGTERM, save)
-    import glob
     folder = os.path.dirname(os.environ["BRIMFUL_TRIAL_CONFIG"])
-    while len(glob.glob(folder + "/wire-*")) < 2: time.sleep(0.01)
+    while not os.path.exists(path := f"{folder}/wire-{pid}.jsonl"): time.sleep(0.01)
+    while '"role": "worker"' not in open(path).read(): time.sleep(0.01)
     ready()
     time.sleep(60)
     """
@@ -284,8 +284,14 @@ def test_a_command_without_the_probe_runs_all_the_same_and_that_is_noted(tmp_pat
 def test_heartbeats_come_while_it_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(attempts, "HEARTBEAT_S", 0.05)
     heartbeats = []
-    run(tmp_path, "time.sleep(0.8)", on_heartbeat=heartbeats.append)
-    assert len(heartbeats) > 2
+
+    def heard(heartbeat):
+        heartbeats.append(heartbeat)
+        if len(heartbeats) == 3:
+            (tmp_path / "heard").touch()
+
+    run(tmp_path, "while not os.path.exists('heard'): time.sleep(0.01)", on_heartbeat=heard)
+    assert len(heartbeats) >= 3
     assert heartbeats[-1].phase is None and heartbeats[-1].steps == 0
     assert 0 < heartbeats[-1].host_used_share < 1
 
@@ -297,7 +303,17 @@ def in_its_own_folder(tmp_path, monkeypatch):
 
 
 def test_the_memory_of_an_attempt_is_seen_over_its_time(tmp_path):
-    ended = run(tmp_path, "held = bytearray(os.urandom(1 << 20)) * 200\ntime.sleep(2.5)")
+    """The script goes on until a heartbeat has shown it."""
+
+    def shown(heartbeat):
+        if (heartbeat.process_tree_host_bytes or 0) > 200 << 20:
+            (tmp_path / "shown").touch()
+
+    script = """
+        held = bytearray(os.urandom(1 << 20)) * 200
+        while not os.path.exists("shown"): time.sleep(0.01)
+        """
+    ended = run(tmp_path, script, on_heartbeat=shown)
     assert ended.outcome is Outcome.COMPLETED
     assert ended.process_tree_host_bytes is not None and ended.process_tree_host_bytes > 200 << 20
     assert len(ended.course) >= 2 and ended.course[-1].process_tree_host_bytes

@@ -1,6 +1,7 @@
 """The processes of a trial are found wherever they went, and ended for sure."""
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -72,6 +73,42 @@ def test_processes_of_another_trial_are_left_alone(config, tmp_path):
     finally:
         other.kill()
         other.wait()
+
+
+def test_where_no_config_is_asked_for_a_process_with_an_empty_one_is_no_member(config):
+    code = "import time; print('up', flush=True); time.sleep(60)"
+    started = [start(code, ""), start(code, config)]
+    try:
+        for process in started:
+            process.stdout.readline()
+        members = [ProcessTree(0, path).members(thorough=True) for path in ("", config)]
+        assert members == [[], [psutil.Process(started[1].pid)]]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def test_a_program_that_is_just_being_started_is_found_by_an_environment_that_comes(
+    config, monkeypatch
+):
+    shown, ask = [], psutil.Process.environ
+    pid = start("import time; time.sleep(60)", config).pid
+    tree = ProcessTree(0, config)
+
+    def environ(process):
+        if process.pid != pid:
+            return {}
+        shown.append(ask(process) if len(shown) == 2 else {})
+        return shown[-1]
+
+    monkeypatch.setattr(psutil.Process, "environ", environ)
+    monkeypatch.setattr(psutil.Process, "cmdline", lambda process: [])
+    monkeypatch.setattr(psutil.Process, "exe", lambda process: "x" * (process.pid == pid))
+    try:
+        assert [member.pid for member in tree.members(thorough=True)] == [pid]
+    finally:
+        os.kill(pid, signal.SIGKILL)
 
 
 def test_memory_of_the_tree_counts_its_children(config):

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import sys
-import time
 
 import psutil
 import pytest
@@ -255,9 +254,10 @@ def test_trials_on_a_real_device_start_as_ever(commands):
     assert seen["imported"] == seen["pid"]
 
 
-STARTS_A_THREAD = (
-    "\nimport threading, time\nthreading.Thread(target=time.sleep, args=(5,), daemon=True).start()"
-)
+STARTS_A_THREAD = """
+import threading, time
+threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+"""
 ASKS_THE_CARD = "\nimport torch\nNAME = torch.cuda.get_device_name()"
 
 
@@ -283,7 +283,7 @@ def test_where_the_process_that_imported_is_killed_its_trial_ends_and_the_next_s
     commands, tmp_path
 ):
     (tmp_path / "waits.py").write_text(
-        "import heavy_library, time\ntime.sleep(0.0 if heavy_library.PID == 0 else 20)\n"
+        "import heavy_library, time\ntime.sleep(0.0 if heavy_library.PID == 0 else 600)\n"
     )
     killed = []
 
@@ -293,9 +293,8 @@ def test_where_the_process_that_imported_is_killed_its_trial_ends_and_the_next_s
             killed.append(process.pid)
             os.kill(process.pid, signal.SIGKILL)
 
-    began_s = time.monotonic()
     result = commands.run(1, "waits.py", watch=kill)[0]
-    assert killed and result.outcome is Outcome.KILLED and time.monotonic() - began_s < 15
+    assert killed and result.outcome is Outcome.KILLED
     assert commands.run(8)[1]["argv"] == ["8"]
 
 

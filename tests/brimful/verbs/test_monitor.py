@@ -41,7 +41,8 @@ def test_in_training_step_loss_speed_and_loading_are_those_of_the_script():
     beat = status.beat
     assert (beat.phase, beat.steps, beat.loss, beat.ranks) == ("train", STEPS, 0.25, 1)
     assert 0 < beat.samples_per_s <= BATCH_SIZE / (BATCH_SIZE * 0.02), "a sample takes 0.02 s"
-    assert beat.loading_share > 0.5, "the script does little besides"
+    least_s = BATCH_SIZE * 0.02  # of one batch
+    assert least_s / watched().seconds["train"] < beat.loading_share <= 1
     assert status.tail == {"stdout": ("before ***", f"step {STEPS}")}, "a progress bar as it stands"
 
 
@@ -92,7 +93,10 @@ def test_where_there_is_no_record_it_says_so(tmp_path):
 
 
 def test_any_process_can_be_watched_until_its_end_and_one_that_is_not_there_is_refused():
-    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    code = "print('up', flush=True); input()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    process = subprocess.Popen([sys.executable, "-c", code], **pipes)
+    process.stdout.readline()  # just started, it holds some pages and says nothing of itself
     monitor = Monitor(pid=process.pid)
     status = monitor.read()
     assert (status.state, status.of) == (State.GOING, f"process {process.pid}")

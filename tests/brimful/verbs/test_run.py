@@ -202,7 +202,8 @@ def test_a_batch_size_behind_a_known_flag_is_what_becomes_smaller(trains, user):
 
 
 def test_a_smaller_host_limit_is_obeyed_and_counts_as_out_of_memory(trains):
-    holds = "import os, sys, time\nkept = os.urandom(int(sys.argv[1]) << 20)\ntime.sleep(0.5)"
+    holds = "import os, sys, time\nmib = int(sys.argv[1])\nkept = os.urandom(mib << 20)\n"
+    holds += "time.sleep(60 * (mib > 200))"  # until brimful ends it
     record = trains("{batch_size}", settings={"batch_size": 400}, script=holds, host_limit="300MiB")
     assert sizes(record) == [400, 200] and ended(record) == (Outcome.COMPLETED, 0)
 

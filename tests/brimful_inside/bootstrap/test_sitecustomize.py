@@ -160,7 +160,7 @@ def test_workers_of_a_loader_forked_and_spawned_report_as_workers(run_trial):
 @pytest.mark.parametrize(
     ("through", "ranks"),
     [
-        (("-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=29641"), 2),
+        (("-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"), 2),
         (("-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1"), 1),
     ],
 )

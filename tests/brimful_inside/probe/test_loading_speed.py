@@ -1,7 +1,15 @@
 """The training loader is timed in processes of its own, and the script notices nothing."""
 
-import pytest
+import itertools
+import os
+import types
+from collections.abc import Callable, Iterable
 
+import pytest
+import torch
+
+from brimful_inside.probe import loading_speed
+from brimful_inside.wire import LoadingSpeed
 from tests.brimful_inside import helper
 
 TRAIN = """
@@ -61,21 +69,47 @@ def test_the_script_draws_and_trains_as_without(run_trial, workers) -> None:
 
 
 @pytest.mark.heavy
-def test_the_start_of_the_workers_is_no_part_of_how_fast_they_load(run_trial) -> None:
-    starts = "import time\ndef start(number): time.sleep(0.8 * (number > 0))\n"
-    train = "train(Rows(), shuffle=True, num_workers=3, worker_init_fn=start)\n"
-    by_workers = rates(run_trial(TRAIN + starts + train, time_loader=8))
-    # with the start of the second one among it, no more than some tens in a second
-    assert by_workers["3"] > 100 and by_workers["3"] > by_workers["1"] / 20
+def test_workers_are_started_as_the_script_starts_them(run_trial) -> None:
+    starts = "def start(number): Rows.begun = True\nclass Begun(Rows):\n"
+    starts += "    def __getitem__(self, i): return super().__getitem__(i * Rows.begun)\n"
+    train = "train(Begun(), shuffle=True, num_workers=3, worker_init_fn=start)\n"
+    assert rates(run_trial(TRAIN + starts + train, time_loader=8)).keys() == {"1", "3"}
 
 
-@pytest.mark.heavy
-def test_of_slow_samples_each_worker_counts(run_trial) -> None:
-    slow = "import time\nclass Slow(Rows):\n    def __getitem__(self, i):\n"
-    slow += "        time.sleep(0.3); return super().__getitem__(i)\n"
-    train = "train(Slow(), shuffle=True, num_workers=4)\n"
-    by_workers = rates(run_trial(TRAIN + slow + train, time_loader=1))
-    assert by_workers["4"] > 2.5 * by_workers["1"]
+@pytest.fixture
+def timed(monkeypatch) -> Callable[..., LoadingSpeed | None]:
+    """The speed of so many workers, where each batch comes so long after the one before it."""
+    now = [0.0]
+    clock = types.SimpleNamespace(perf_counter=lambda: now[0])
+    monkeypatch.setattr(loading_speed, "time", clock)
+
+    def receive(workers: int, pauses_s: Iterable[float], most: int) -> LoadingSpeed | None:
+        batches = loading_speed._Batches(40)
+
+        class Iterator:
+            _workers = [types.SimpleNamespace(pid=os.getpid())] * workers
+
+            def __iter__(self):
+                for indices, pause_s in zip(batches, pauses_s, strict=False):
+                    now[0] += pause_s
+                    yield torch.zeros(len(indices), 8)
+
+        return loading_speed._receive(Iterator(), batches, most, False)
+
+    return receive
+
+
+def test_the_start_of_the_workers_is_no_part_of_how_fast_they_load(timed) -> None:
+    starts_s = [0.8, 0.8, 0.8]
+    speed = timed(3, itertools.chain(starts_s, itertools.repeat(0.001)), 8)
+    assert speed.median == pytest.approx(8 / 0.001, rel=0.01)
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_of_slow_samples_each_worker_counts(timed, workers) -> None:
+    """A batch of each comes at the same time."""
+    speed = timed(workers, itertools.cycle([0.3] + [0.0] * (workers - 1)), 1)
+    assert (speed.low, speed.high) == pytest.approx((workers / 0.3, workers / 0.3))
 
 
 @pytest.mark.heavy

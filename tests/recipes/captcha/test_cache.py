@@ -138,8 +138,8 @@ def start(folder: Path, count: int) -> subprocess.Popen[str]:
 
 @pytest.mark.heavy
 def test_a_process_that_is_killed_leaves_its_lock_and_no_children(tmp_path: Path):
-    key = replace(KEY, count=4000)
-    first, partial = start(tmp_path, 4000), tmp_path / f"{key.file_name}.partial"
+    key = replace(KEY, count=100_000)  # as many as take minutes
+    first, partial = start(tmp_path, 100_000), tmp_path / f"{key.file_name}.partial"
     try:
         until = time.monotonic() + 60
         while not (partial.exists() and partial.stat().st_size) and time.monotonic() < until:

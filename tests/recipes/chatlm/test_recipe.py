@@ -4,10 +4,8 @@ what does not belong to it.
 
 import json
 import re
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -190,18 +188,24 @@ STEADY = [
 ]
 
 
-def stopped(words: list[str], out: Path) -> None:
-    """Starts a training and asks it to end once a checkpoint is there."""
-    program = [sys.executable, "-m", "recipes.chatlm", *words]
-    with subprocess.Popen(
-        program, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    ) as process:
-        until = time.monotonic() + 120
-        while not list((out / "checkpoints").glob("step-*")) and time.monotonic() < until:
-            time.sleep(0.005)
-        process.send_signal(signal.SIGTERM)
-        shown = process.communicate(timeout=60)[0].decode()
-    assert process.returncode == 143, shown
+#: The training, which is asked to end once a checkpoint is there.
+STOPPED = """
+import os, runpy, signal
+from brimful_train.checkpoints.folder import Checkpoints
+save = Checkpoints.save
+def save_and_end(*arguments, **more):
+    result = save(*arguments, **more)
+    os.kill(os.getpid(), signal.SIGTERM)
+    return result
+Checkpoints.save = save_and_end
+runpy.run_module("recipes.chatlm", run_name="__main__", alter_sys=True)
+"""
+
+
+def stopped(words: list[str]) -> None:
+    program = [sys.executable, "-c", STOPPED, *words]
+    done = subprocess.run(program, env=environment(), capture_output=True, text=True, timeout=280)
+    assert done.returncode == 143, done.stderr
 
 
 @pytest.mark.heavy
@@ -214,7 +218,7 @@ def test_it_goes_on_with_the_next_sample_with_another_batch_and_other_ranks(
     common = ["--data", rows_file, *SMALL, *STEADY, "--cache", tokens_cache]
     run_recipe(*common, "--out", tmp_path / "whole")
     parts = tmp_path / "parts"
-    stopped([*map(str, common), "--out", str(parts), "--save-every", "8"], parts)
+    stopped([*map(str, common), "--out", str(parts), "--save-every", "8"])
     halved = [word if word != "8" else "4" for word in common]
     assert "Resumed from" in run_recipe(*halved, "--accumulation", 2, "--out", parts).stderr
     done = run_recipe(*halved, "--out", tmp_path / "ranks", "--backend", "gloo", ranks=2)

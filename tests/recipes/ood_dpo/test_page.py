@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import torch
 
 from recipes.ood_dpo import sweep
@@ -61,10 +62,12 @@ def test_an_auroc_on_another_data_set_stands_beside_the_trivial_one(tmp_path):
 
 
 def test_the_occupancy_of_each_start_is_kept_and_drawn(tmp_path, monkeypatch):
-    file = tmp_path / "occupancy.json"
+    file, looks, memory = tmp_path / "occupancy.json", [], psutil.virtual_memory
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: looks.append(1) or memory())
     for start in (1, 2):
         with watched(torch.device("cpu"), file, every_s=0.01) as starts:
-            time.sleep(0.1)
+            while len(looks) < 4 * start:
+                time.sleep(0.01)
         assert len(starts) == start and len(starts[-1]["points"]) > 1
     with monkeypatch.context() as patch:
         patch.setattr(sweep, "is_imaginary", lambda: True)

@@ -3,7 +3,9 @@ page shows it.
 """
 
 import json
-import time
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ from recipes.ood_dpo.page import study_page
 from recipes.ood_dpo.pairs import pair_data
 from recipes.ood_dpo.settings import HeadOptions
 from recipes.ood_dpo.study import Measured
-from tests.recipes.conftest import started
+from tests.recipes.conftest import environment
 from tests.recipes.ood_dpo.conftest import made, run_recipe
 
 
@@ -115,6 +117,19 @@ def test_equal_samples_and_equal_updates_are_equal(csv_file: Path, tmp_path: Pat
         )
 
 
+#: The study, which is killed once its first point is written.
+KILLED = """
+import os, runpy, signal
+from recipes.ood_dpo import study
+write = study.write_json
+def write_and_end(file, content):
+    write(file, content)
+    os.kill(os.getpid(), signal.SIGKILL)
+study.write_json = write_and_end
+runpy.run_module("recipes.ood_dpo", run_name="__main__", alter_sys=True)
+"""
+
+
 @pytest.mark.heavy
 @pytest.mark.timeout(300)
 def test_a_study_that_is_killed_goes_on_with_the_sizes_that_are_left(
@@ -124,14 +139,10 @@ def test_a_study_that_is_killed_goes_on_with_the_sizes_that_are_left(
     words = ["study", "batch-size", "--dataset", csv_file, "--domain", "scaffold"]
     words += ["--encoder", "morgan", "--device", "cpu", "--cache", tmp_path / "cache"]
     words += ["--samples", 600, "--updates", 40, "--seeds", 2, "--sizes", 4]
-    first, said = out / "points" / "samples-4.json", tmp_path / "said"
-    said.mkdir()
-    process = started(["recipes.ood_dpo", *map(str, words), "--out", str(out)], str(said))
-    while process.is_alive() and not first.exists():
-        time.sleep(0.01)
-    process.kill()
-    process.join()
-    assert first.exists() and not (out / "batch_size.json").exists()
+    command = [sys.executable, "-c", KILLED, *map(str, words), "--out", str(out)]
+    done = subprocess.run(command, env=environment(), stderr=subprocess.DEVNULL)
+    assert done.returncode == -signal.SIGKILL
+    assert (out / "points" / "samples-4.json").exists() and not (out / "batch_size.json").exists()
     kept = {path: path.stat().st_mtime_ns for path in out.glob("points/*.json")}
     assert len(kept) < 2
     run_recipe(*words, "--out", out)

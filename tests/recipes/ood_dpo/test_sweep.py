@@ -1,13 +1,10 @@
 """Sweeps as commands: killed, failing, by each engine, across data sets."""
 
-import contextlib
 import json
-import os
 import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pandas
@@ -18,6 +15,19 @@ from tests.recipes.conftest import environment
 from tests.recipes.ood_dpo.conftest import molecules, run_recipe, write_csv
 
 KILLS = 10
+#: The sweep, which ends at once, as by a kill, some seconds after it wrote something new: the state
+#: of a training, or a result.
+KILLED = """
+import pathlib, runpy, signal
+replace = pathlib.Path.replace
+def replaced(path, target):
+    replace(path, target)
+    kept = pathlib.Path(target).parent.name in ("ensembles", "results")
+    if kept and signal.getitimer(signal.ITIMER_REAL)[0] == 0:
+        signal.setitimer(signal.ITIMER_REAL, %r)
+pathlib.Path.replace = replaced
+runpy.run_module("recipes.ood_dpo", run_name="__main__", alter_sys=True)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -96,9 +106,6 @@ def test_a_sweep_across_data_sets_has_its_tables_and_its_page(whole: Path):
 @pytest.mark.heavy
 @pytest.mark.timeout(600)
 def test_a_sweep_killed_ten_times_ends_with_the_same_table(files: dict[str, Path], tmp_path: Path):
-    """Each kill comes a random moment after the sweep wrote something new: the state of a training,
-    or a result.
-    """
     more = (
         "--methods",
         "dpo",
@@ -112,31 +119,16 @@ def test_a_sweep_killed_ten_times_ends_with_the_same_table(files: dict[str, Path
         0,
     )
     run_recipe(*words(files, tmp_path / "whole", *more))
-    out, chance, kills = tmp_path / "killed", random.Random(0), 0
-    command = [sys.executable, "-m", "recipes.ood_dpo", *words(files, out, *more)]
-    while kills < KILLS:
-        before = written(out)
-        with subprocess.Popen(command, env=environment(), stderr=subprocess.DEVNULL) as process:
-            while process.poll() is None and written(out) <= before:
-                time.sleep(0.002)
-            time.sleep(chance.uniform(0, 0.05))
-            assert process.poll() is None, (
-                f"the sweep ended after {kills} kills: too early to test anything"
-            )
-            os.kill(process.pid, signal.SIGKILL)
-            kills += 1
-    run_recipe(*command[3:])
+    out, chance = tmp_path / "killed", random.Random(0)
+    command = words(files, out, *more)
+    for _ in range(KILLS):
+        program = KILLED % chance.uniform(0.001, 0.05)
+        done = subprocess.run(
+            [sys.executable, "-c", program, *command], env=environment(), stderr=subprocess.DEVNULL
+        )
+        assert done.returncode == -signal.SIGALRM
+    run_recipe(*command)
     assert rows(out) == rows(tmp_path / "whole")
-
-
-def written(out: Path) -> int:
-    """When the last state or result was."""
-    files = [*out.glob("ensembles/*.pt"), *out.glob("results/*.json")]
-    times = [0]
-    for file in files:
-        with contextlib.suppress(FileNotFoundError):
-            times.append(file.stat().st_mtime_ns)
-    return max(times)
 
 
 @pytest.mark.heavy

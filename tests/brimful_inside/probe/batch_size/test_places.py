@@ -62,16 +62,18 @@ SCRIPTS = {
         from common import *
         import torch.multiprocessing as mp
         batch = 40
-        def rank(index, given):
+        def rank(index, given, folder):
             import os, torch.distributed as dist
             os.environ.update(RANK=str(index), WORLD_SIZE="2")
-            os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29577")
-            dist.init_process_group("gloo")
+            meeting = f"file://{folder}/meeting"
+            dist.init_process_group("gloo", init_method=meeting, rank=index, world_size=2)
             train(DataLoader(data, batch_size=batch // dist.get_world_size()))
             print("given", given)
             dist.destroy_process_group()
         if __name__ == "__main__":
-            mp.spawn(rank, args=(batch,), nprocs=2)
+            import tempfile
+            with tempfile.TemporaryDirectory() as folder:
+                mp.spawn(rank, args=(batch, folder), nprocs=2)
     """,
 }
 #: (kind and line of the best place, training batches at 24, evaluation batches at 24)

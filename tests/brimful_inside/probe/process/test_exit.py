@@ -15,10 +15,10 @@ import torch.distributed as dist
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-def main(rank=None, port=None):
+def main(rank=None):
     if rank is not None:
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-        dist.init_process_group("gloo", rank=rank, world_size=2)
+        meeting = "file://" + os.path.abspath("meeting")
+        dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
     else:
         dist.init_process_group("gloo")
     torch.manual_seed(0)
@@ -40,19 +40,17 @@ def main(rank=None, port=None):
 if __name__ == "__main__":
     if "spawn" in sys.argv or "fork" in sys.argv:
         import torch.multiprocessing as mp
-        mp.start_processes(main, args=(int(sys.argv[2]),), nprocs=2, start_method=sys.argv[1])
+        mp.start_processes(main, nprocs=2, start_method=sys.argv[1])
     else:
         main()
 """
 
 
-TORCHRUN = ("-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=29651")
+TORCHRUN = ("-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone")
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize(
-    ("through", "argv"), [(TORCHRUN, ()), ((), ("spawn", "29652")), ((), ("fork", "29653"))]
-)
+@pytest.mark.parametrize(("through", "argv"), [(TORCHRUN, ()), ((), ("spawn",)), ((), ("fork",))])
 def test_all_ranks_end_at_the_same_step_and_one_that_evaluates_alone_is_waited_for(
     run_trial, through, argv
 ):
@@ -77,7 +75,7 @@ def test_all_ranks_end_at_the_same_step_and_one_that_evaluates_alone_is_waited_f
 
 @pytest.mark.heavy
 def test_what_a_spawned_rank_raises_is_reported(run_trial):
-    trial = run_trial(SCRIPT, argv=("spawn", "29654", "fail"))
+    trial = run_trial(SCRIPT, argv=("spawn", "fail"))
     assert trial.exit_code == 1 and "ValueError" in [failure["type"] for failure in trial.failures]
 
 
