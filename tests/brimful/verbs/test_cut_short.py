@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from brimful import predict, tune
+from brimful.cli import views
 from brimful.errors import BrimfulError, Interrupted, Terminated, TimeIsUp
 from brimful.show.headline import headline
 from brimful.show.markdown import render_markdown
@@ -241,6 +242,13 @@ def test_a_job_whose_time_is_up_has_no_baseline_and_others_go_on(tmp_path: Path,
     end = ended(Case(test_check.Blocks, {"update": True}, (), check), TimeIsUp, 2)
     assert [job.exit_code for job in end.record.check.jobs] == [TimeIsUp.exit_code, 0]
     assert '"gpt"' not in (tmp_path / LOCK).read_text()
+
+
+@pytest.mark.parametrize(("by", "code"), [(Interrupted, 130), (Terminated, 143), (TimeIsUp, 0)])
+def test_the_command_line_ends_with_the_code_of_what_cut_a_prediction_short(by, code, capsys):
+    end = ended(CASES["open"], by, 3)
+    assert views.show_prediction(end.record, json=False) == code
+    assert "Interrupted" in capsys.readouterr().out or by is TimeIsUp
 
 
 def test_an_audit_that_is_cut_short_says_what_its_steps_showed():
