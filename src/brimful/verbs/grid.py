@@ -91,6 +91,7 @@ def grid_of(
         _add_rows(rows, session, began, grid)
         table = _Table(rows, grid)
         table.look_at_the_best()
+        return *table.answer(), table.in_order()
     except CUT_SHORT as stop:
         rows = [row for row in rows if row.view.trials.results]
         table = _Table(rows, grid)
@@ -100,7 +101,7 @@ def grid_of(
         if any(cell.problem == NOT_LOOKED_AT for cell in table.in_order()):
             left_out = "not every combination was looked at, and the best may be another"
         noted.append(session.partial(stop, left_out))
-    return *table.answer(), table.in_order()
+        return *table.answer(), table.in_order()
 
 
 class _Table:
