@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from brimful import predict, tune
-from brimful.cli import views
+from brimful.cli import main, views
 from brimful.errors import BrimfulError, Interrupted, Terminated, TimeIsUp
 from brimful.show.headline import headline
 from brimful.show.markdown import render_markdown
@@ -260,3 +260,17 @@ def test_an_audit_that_is_cut_short_says_what_its_steps_showed():
     assert [note.code for note in record.notes if "the steps that ran" in note.problem] == [
         "partial"
     ]
+
+
+def test_an_interrupt_while_brimful_is_imported_ends_without_a_traceback(monkeypatch):
+    class Interrupts:
+        @staticmethod
+        def find_spec(name, *rest):
+            if name == "brimful.cli.app":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "brimful.cli.app", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupts, *sys.meta_path])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 130
