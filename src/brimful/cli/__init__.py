@@ -8,7 +8,10 @@ def main() -> None:
     import io
     import sys
 
-    from brimful.cli.app import run
+    try:
+        from brimful.cli.app import run
+    except KeyboardInterrupt:  # nothing has begun
+        sys.exit(130)
 
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

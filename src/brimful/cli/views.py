@@ -46,10 +46,10 @@ def run_progress(json: bool) -> RunProgress:
 
 def show_prediction(record: Record, json: bool, full: bool = False) -> int:
     assert record.prediction is not None  # the verb returns no record without one
-    _show(record, full, record.prediction if json else None)
+    interrupted = _show(record, full, record.prediction if json else None)
     for file in record.prediction.written:
         print(f"Written: {file.path}: {file.what}; {file.how}", file=sys.stderr)
-    return 0 if record.prediction.verdict == Verdict.FITS else DOES_NOT_FIT
+    return interrupted or (0 if record.prediction.verdict == Verdict.FITS else DOES_NOT_FIT)
 
 
 def show_request(

@@ -103,7 +103,8 @@ def _after_a_table(
         prediction.solved,
         next((cell.settings for cell in prediction.grid if cell.best), {}),
     )
-    if prediction.verdict != Verdict.FITS:
+    unknown = solved is not None and solved.largest is None and not _follows_none(prediction)
+    if prediction.verdict != Verdict.FITS or unknown:
         return None
     if solved is None:
         settings = {**settings_at(None), **best}

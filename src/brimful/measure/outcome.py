@@ -73,6 +73,8 @@ def of_trial(
     """
     if ending.stop is Stop.INTERRUPT:
         return Cause(Outcome.INTERRUPTED)
+    if ending.stop is Stop.TERMINATE:
+        return Cause(Outcome.TERMINATED)
     if ending.stop is Stop.HOST_LIMIT:
         return Cause(Outcome.OUT_OF_HOST_MEMORY, None, _ENDED_IT + "the budget")
     if (swallowed := _swallowed(reported)) is not None:

@@ -26,7 +26,7 @@ import psutil
 
 import brimful_inside
 from brimful import codec
-from brimful.errors import DiskFull, NoSuchCommand
+from brimful.errors import DiskFull, NoSuchCommand, Terminated
 from brimful.measure import host
 from brimful.measure.gather import role_of
 from brimful.measure.output import OutputFiles
@@ -58,6 +58,7 @@ class Stop(StrEnum):
     TIME_LIMIT = "time_limit"
     HOST_LIMIT = "host_limit"
     INTERRUPT = "interrupt"  # Ctrl-C in a trial
+    TERMINATE = "terminate"  # SIGTERM in a trial
     OVERDUE = "overdue"  # the command did not end in time after a signal
     HEARTBEAT = "heartbeat"  # the heartbeat returned True
 
@@ -321,8 +322,8 @@ class _Supervisor:
                 if stop is None and self._watch.waits_for_leftovers
                 else 0
             )
-        except KeyboardInterrupt:
-            stop = Stop.INTERRUPT
+        except (KeyboardInterrupt, Terminated) as error:
+            stop = Stop.TERMINATE if isinstance(error, Terminated) else Stop.INTERRUPT
         finally:
             with self._hold_interrupts():
                 self._tree.end(

@@ -56,8 +56,8 @@ def run_trial(
 
     `scans`: files of earlier trials of the same command (`measure.carry_over`). `imports`: for the
     process of a trial on an imaginary card, where time is not measured. Ctrl-C gives a result with
-    the outcome `interrupted`. Raises NoSuchCommand, UsageError for an open placeholder, DiskFull
-    when nothing can be written.
+    the outcome `interrupted`, SIGTERM one with `terminated`. Raises NoSuchCommand, UsageError for
+    an open placeholder, DiskFull when nothing can be written.
     """
     argv, device, of_launcher = fill(trial.command, trial.settings), trial.device, {}
     if device.ranks is not None and device.as_rank is not None:
@@ -177,7 +177,8 @@ def _result(trial: Trial, folder: Path, record_folder: Path, ending: Ending) -> 
     texts = (tail(path).strip() for path in sorted(folder.glob("probe-error-*.txt")))
     probe_error = next((text.splitlines()[-1].strip() for text in texts if text), None)
     cause = outcome.of_trial(ending, reported, tail(folder / "stderr.txt"), probe_error)
-    timed = cause.outcome is not Outcome.INTERRUPTED and not _slowed(trial)
+    ended = (Outcome.INTERRUPTED, Outcome.TERMINATED)
+    timed = cause.outcome not in ended and not _slowed(trial)
     return TrialResult(
         trial=trial,
         samples_per_step=gather.samples_per_step(reports, trial.device.ranks or 1),

@@ -23,6 +23,7 @@ from brimful.show.text import (
 )
 from brimful.units import counted
 from brimful.values import (
+    NOT_LOOKED_AT,
     Audit,
     Comparison,
     Estimate,
@@ -92,7 +93,7 @@ def headline(record: Record) -> Headline:
     if record.prediction is not None:
         prediction = record.prediction
         answer = of_grid(prediction) if prediction.grid else of_prediction(prediction)
-        before = which_sentence(prediction) or _before_numbers(prediction)
+        before = _before_numbers(prediction) + which_sentence(prediction)
         return replace(answer, sentence=before + answer.sentence)
     if record.audit is not None:
         return of_audit(record.audit)
@@ -257,9 +258,10 @@ def of_prediction(prediction: Prediction) -> Headline:
 
 
 def _before_numbers(prediction: Prediction) -> str:
-    """What is to be known before any number: that some of the cards do nothing, that the search did
-    not come to its end."""
-    shown = [w for w in prediction.warnings if w.code in ("idle-cards", "partial")]
+    """What is to be known before any number: that some of the cards do nothing, which a table of
+    cards says itself, that the search did not come to its end."""
+    codes = ("partial",) if prediction.which else ("idle-cards", "partial")
+    shown = [w for w in prediction.warnings if w.code in codes]
     return "".join(f"{_sentence(w.problem)}; {w.suggestion}. " for w in shown)
 
 
@@ -306,7 +308,7 @@ def _largest_part(prediction: Prediction, fits: bool) -> str:
     (noun, value, largest), limited_by = question_of(prediction), prediction.limited_by
     if value is None:
         return ""
-    if largest is None and prediction.solved is not None:
+    if largest is None and prediction.solved is not None and limited_by is not None:
         return f", and so does every larger one tried: memory stops growing with {noun}"
     if largest is None:
         return "; not even the smallest fits" if prediction.nothing_fits and not fits else ""
@@ -352,7 +354,9 @@ def of_grid(prediction: Prediction) -> Headline:
     fit = sum(cell.verdict == Verdict.FITS for cell in cells)
     peak = f"predicted peak {bytes_text(best.peak.device_bytes if best.peak else None)}"
     of = f"of {bytes_text(prediction.budget.bytes)} allowed"
-    combinations, settings = counted(len(cells), "combination"), settings_text(best.settings)
+    known = sum(cell.problem != NOT_LOOKED_AT for cell in cells)
+    combinations = counted(known, "combination") + " looked at" * (known < len(cells))
+    settings = settings_text(best.settings)
     if not fit:
         least = "is tight" if best.verdict == Verdict.TIGHT else "takes least"
         return Headline(

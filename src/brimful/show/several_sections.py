@@ -23,6 +23,7 @@ from brimful.show.text import (
 )
 from brimful.units import GIB, counted
 from brimful.values import (
+    NOT_LOOKED_AT,
     Budget,
     CardAnswer,
     Estimate,
@@ -82,14 +83,18 @@ def which_table(prediction: Prediction) -> Table:
     notes += [_LOADING] if any(answer.slow_loading for answer in which) else []
     notes += filter(None, [no_speed_text(prediction)])
     notes += [_IDLE % idle] if idle else []
-    notes += [f"{answer.gpu.key}: {answer.problem}" for answer in which if answer.problem]
+    notes += [
+        f"{answer.gpu.key}: {answer.problem}"
+        for answer in which
+        if answer.problem not in ("", NOT_LOOKED_AT)
+    ]
     return Table("Which card", columns, tuple(map(_row, which)), tuple(dict.fromkeys(notes)))
 
 
 def _row(answer: CardAnswer) -> tuple[Cell, ...]:
     return (
         Cell(answer.label, tone="strong"),
-        _FITS[answer.verdict],
+        ABSENT if answer.problem == NOT_LOOKED_AT else _FITS[answer.verdict],
         ABSENT if answer.peak is None else Cell(f"{answer.peak.device_bytes / GIB:.3g}"),
         Cell(count_text(answer.largest_batch_size if answer.solved is None else answer.solved)),
         ABSENT if answer.samples_per_s is None else Cell(speed_text(answer.samples_per_s.value)),
@@ -118,11 +123,13 @@ def which_sentence(prediction: Prediction) -> str:
     if not which:
         return ""
     fitting = [answer for answer in which if answer.verdict == Verdict.FITS]
+    known = sum(answer.problem != NOT_LOOKED_AT for answer in which)
+    cards = counted(known, "card") + " looked at" * (known < len(which))
     if not fitting:
-        return f"Of {counted(len(which), 'card')} none fits for sure. "
+        return f"Of {cards} none fits for sure. "
     best = which[0]
     name = best.gpu.name if best.cards == 1 else f"{best.cards} x {best.gpu.name}"
-    fit = f"Of {counted(len(which), 'card')} {counted(len(fitting), 'fits', 'fit')}"
+    fit = f"Of {cards} {counted(len(fitting), 'fits', 'fit')}"
     if best.solved is not None:
         return f"{fit}; {name} has the largest {question_of(prediction)[0]}. "
     ranks = (
@@ -172,7 +179,11 @@ def grid_table(prediction: Prediction) -> Table:
         "Every cell was traced." if all(cell.traced for cell in grid) else _CELLS_TRACED,
         *filter(None, [no_speed_text(prediction)]),
         *([_CELLS_ALONE] if any(cell.is_least for cell in grid) else []),
-        *(f"{settings_text(cell.settings)}: {cell.problem}" for cell in grid if cell.problem),
+        *(
+            f"{settings_text(cell.settings)}: {cell.problem}"
+            for cell in grid
+            if cell.problem not in ("", NOT_LOOKED_AT)
+        ),
     ]
     return Table("Memory and speed", heads, rows, tuple(dict.fromkeys(notes)))
 
@@ -185,8 +196,12 @@ def _sides(grid: tuple[GridCell, ...]) -> tuple[str, str]:
 
 
 def _cell_of(cell: GridCell) -> Cell:
-    if cell.peak is None or cell.verdict is None:
+    if cell.problem == NOT_LOOKED_AT:
+        return ABSENT
+    if cell.verdict is None:
         return Cell("fails", tone="bad")
+    if cell.peak is None:
+        return Cell(VERDICTS[cell.verdict], tone=_FITS[cell.verdict].tone)
     rate = cell.tokens_per_s or cell.samples_per_s
     if cell.verdict == Verdict.FITS:
         says = ABSENT.text if rate is None else speed_text(rate.value)
@@ -206,7 +221,7 @@ def grid_figure(prediction: Prediction) -> Figure:
     def field(cell: GridCell) -> Any:
         device = cell.peak.device_bytes if cell.peak is not None else prediction.budget.bytes
         label = (
-            "fails"
+            _cell_of(cell).text
             if cell.peak is None
             else f"{device / GIB:.3g}"
             if device < 999 * GIB
@@ -234,7 +249,7 @@ def grid_figure(prediction: Prediction) -> Figure:
         ("swatch framed", "the cell that this page answers for"),
         *(
             (("swatch fails", "fails"),)
-            if any(cell.peak is None for cell in prediction.grid)
+            if any(cell.problem not in ("", NOT_LOOKED_AT) for cell in prediction.grid)
             else ()
         ),
     )

@@ -5,6 +5,7 @@ Units are in the names; absent is ``None``. GiB is 1024**3. A number that reache
 """
 
 from brimful.values.answers import (
+    NOT_LOOKED_AT,
     Audit,
     CardAnswer,
     Closed,
@@ -93,6 +94,7 @@ from brimful_inside.wire import (
 )
 
 __all__ = [
+    "NOT_LOOKED_AT",
     "Alike",
     "Asked",
     "Attempt",

@@ -194,6 +194,10 @@ class WhatIf:
     instead: tuple[Remedy, ...] = ()
 
 
+# the problem of a card or a combination where the answer was cut short before it
+NOT_LOOKED_AT = "it was not looked at"
+
+
 @dataclass(frozen=True)
 class CardAnswer:
     """One card of several that were asked about, or so many of it in one machine or several."""

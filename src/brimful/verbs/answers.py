@@ -12,8 +12,9 @@ from brimful.decide.memory.search_traced import NOT_FOLLOWED, MemoryConclusion
 from brimful.decide.run.settings import BATCH_SIZE
 from brimful.decide.speed.epoch import epoch_of
 from brimful.decide.tune.sizes import on_the_curve, tried_sizes
-from brimful.errors import TimeIsUp, UsageError
+from brimful.errors import UsageError
 from brimful.outcomes import SCRIPT_FAILED
+from brimful.units import noun_of
 from brimful.values import (
     Diagnostic,
     Estimate,
@@ -112,24 +113,50 @@ def by_search(view: CardView, has_a_place: bool, asked: int | None) -> Answer:
 def so_far(
     view: CardView, asked: int | None, stop: BaseException, noted: list[Diagnostic]
 ) -> Answer:
-    """What is known where a search was cut short: of the requested batch size, else of the largest
-    that was traced and fits. Raises `stop` where neither was traced."""
-    trials = view.trials
-    replayers = {size: view.replayer(size) for size in trials.completed() if size is not None}
-    fitting = (size for size, shown in replayers.items() if shown and view.card.fits(shown))
-    size = asked if asked in replayers else max(fitting, default=None)
-    if size is None:
+    """What is known where a search was cut short: what it concluded, if it came to its end; else
+    of the requested batch size, or of the largest that was traced and fits, or of the command as
+    it stands. Raises `stop` where none was traced."""
+    trials, noun = view.trials, noun_of(view.trials.unknown)
+    trials.keep_as_it_stands()
+    if view.conclusion is not None and (answer := concluded(view, view.conclusion, asked)):
+        left_out = f"{noun} {answer.size:,} was not looked at by itself"
+        noted.append(trials.session.partial(stop, left_out, "its search came to its end"))
+        return answer
+    completed = trials.completed()
+    replayers = {size: shown for size in completed if (shown := view.replayer(size))}
+    fitting = [size for size, shown in replayers.items() if size and view.card.fits(shown)]
+    size, outcome = max(fitting, default=None), trials.outcome_at(asked)
+    left_out = f"the search for the largest {noun} did not come to its end"
+    if asked in replayers or outcome is Outcome.OUT_OF_DEVICE_MEMORY:
+        size = asked
+    elif size is None and None not in replayers:
         raise stop
-    ended, noun = trials.session.ended_early(stop), trials.unknown.replace("_", " ")
-    noted.append(
-        Diagnostic(
-            "partial",
-            f"{ended}: the search for the largest {noun} did not come to its end",
-            f"{noun} {size:,} was traced; nothing is known of larger ones",
-            "allow more with --time-limit" if isinstance(stop, TimeIsUp) else "ask again",
-        )
-    )
-    return answer_at(view, size, view.traced_replayers(size))
+    elif asked is not None:
+        left_out += f", and {asked:,} was not looked at"
+    if size in replayers and view.is_least(size):
+        left_out += ", nor was an epoch of uneven batches, which may take more than is said"
+    known = "the command was traced as it stands"
+    if size is not None:
+        known = f"{noun} {size:,} was traced; nothing is known of larger ones"
+    noted.append(trials.session.partial(stop, left_out, known))
+    return answer_at(view, size, view.traced_replayers(size) if size in replayers else None)
+
+
+def concluded(view: CardView, conclusion: MemoryConclusion, asked: int | None) -> Answer | None:
+    """The answer by a search that came to its end, without another trial; None where it takes
+    one."""
+    trials, estimate, model = view.trials, conclusion.estimate, conclusion.size_model
+    largest = estimate.largest_batch_size
+    size = asked or largest
+    if size is None or largest is None:
+        return None
+    at = trials.effective(size) or size
+    if at in trials.completed():
+        return answer_at(view, size, view.traced_replayers(at), conclusion)
+    if model is not None and at >= min(model.fitted_at):
+        return answer_at(view, size, view.extrapolated(model, at), conclusion)
+    too_large = at > largest and estimate.limited_by == "budget"
+    return answer_at(view, size, None, conclusion) if too_large else None
 
 
 def _changes_nothing(trials: Trials) -> UsageError:

@@ -11,6 +11,7 @@ from brimful.decide.audit.requests import requests_in
 from brimful.decide.host_room import host_room
 from brimful.decide.loaders_seen import batches_per_step, loaders, mean_share
 from brimful.decide.run.settings import BATCH_SIZE, EVAL_BATCH_SIZE
+from brimful.errors import CUT_SHORT
 from brimful.measure.traces import read_trace
 from brimful.values import (
     Asked,
@@ -76,13 +77,22 @@ def audit(
     with began.session("audit") as session:
         if is_placed:
             trial = replace(trial, command=_placed(session, began, trial))
-        result = session.run(trial, expected_total=1)
-        if result.outcome is Outcome.TIMED_OUT and any(report.steps for report in result.reports):
-            end = error_of(session, result)
-            why = f"what is said rests on less: {end.explanation}"
-            session.note(Diagnostic("partial", end.problem, why, end.suggestion))
+        before = len(session.results)  # of trials that found the place
+        try:
+            result = session.run(trial, expected_total=1)
+        except CUT_SHORT as stop:
+            result = next(iter(session.results[before:]), None)
+            if result is None or not any(report.steps for report in result.reports):
+                raise
+            less = "what is said rests on the steps that ran by then"
+            session.note(session.partial(stop, less))
         else:
-            require_steps(session, result)
+            if result.outcome is Outcome.TIMED_OUT and any(r.steps for r in result.reports):
+                end = error_of(session, result)
+                why = f"what is said rests on less: {end.explanation}"
+                session.note(Diagnostic("partial", end.problem, why, end.suggestion))
+            else:
+                require_steps(session, result)
         devices.require_that_card(began.device, result)
         result = _with_context(session, result)
         requested = {**trial.command.given, **trial.settings}

@@ -11,12 +11,20 @@ from brimful import codec, masking
 from brimful import command as commands
 from brimful.decide.check import baseline_of, grows, judged, limits_of, require_known, to_keep
 from brimful.decide.run.settings import BATCH_SIZE
-from brimful.errors import CUT_SHORT, BrimfulError, DoesNotFit, UsageError
+from brimful.errors import (
+    CUT_SHORT,
+    BrimfulError,
+    DoesNotFit,
+    Interrupted,
+    Terminated,
+    UsageError,
+)
 from brimful.units import parse_batch_size
-from brimful.values import Baseline, Check, CheckedJob, Job, Record
+from brimful.values import NOT_LOOKED_AT, Baseline, Check, CheckedJob, Job, Record
 from brimful.verbs import devices
 from brimful.verbs.audit import audit
 from brimful.verbs.predict import predict
+from brimful.verbs.results import require_whole
 from brimful.verbs.session import Options, opened
 
 FILE, LOCK, PROJECT = "brimful.toml", "brimful.lock.json", "pyproject.toml"
@@ -59,14 +67,23 @@ def check(
             snapshot.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(f"the folder {snapshot} cannot be made: {error.strerror}") from error
-    checked = []
-    for name, job in chosen.items():
-        options.watcher.message(f"job {name}")
-        file = snapshot and snapshot / f"{name.replace('/', '-')}.pickle"
-        result, now = _checked(name, job, baselines.get(name), options, update, file)
-        checked.append(result)
-        if update and now is not None:
-            baselines[name] = to_keep(now)
+    checked: list[CheckedJob] = []
+    ended = 0
+    try:
+        for name, job in chosen.items():
+            options.watcher.message(f"job {name}")
+            file = snapshot and snapshot / f"{name.replace('/', '-')}.pickle"
+            result, now = _checked(name, job, baselines.get(name), options, update, file)
+            checked.append(result)
+            if update and now is not None:
+                baselines[name] = to_keep(now)
+    except CUT_SHORT as stop:
+        if not checked:
+            raise
+        ended = Terminated.exit_code if isinstance(stop, Terminated) else Interrupted.exit_code
+        why = (f"interrupted: {NOT_LOOKED_AT}",)
+        left = [name for name in chosen if name not in {job.name for job in checked}]
+        checked += [replace(_job(name, jobs[name]), exit_code=ended, failed=why) for name in left]
     if update:
         kept = {name: baselines[name] for name in jobs if name in baselines}
         try:
@@ -76,7 +93,7 @@ def check(
     with opened("check", None, None, options) as session:
         # of a job that could not be predicted nothing is known, so its code comes first
         codes = {job.exit_code for job in checked}
-        session.exit_code = min(codes - {0, DoesNotFit.exit_code} or codes - {0} or codes)
+        session.exit_code = ended or min(codes - {0, DoesNotFit.exit_code} or codes - {0} or codes)
         session.keep(Check(tuple(checked), source, LOCK, update))
     return session.record()
 
@@ -145,6 +162,10 @@ def _batch_size(job: Job) -> int | None:
     return None if value is None else parse_batch_size(str(value))
 
 
+def _job(name: str, job: Job) -> CheckedJob:
+    return CheckedJob(name, shlex.join(masking.words(_argv(job))), job.gpu or job.gpu_memory or "")
+
+
 def _checked(
     name: str,
     job: Job,
@@ -153,23 +174,25 @@ def _checked(
     renews: bool,
     snapshot: Path | None,
 ) -> tuple[CheckedJob, Baseline | None]:
-    """What became of a job, and what is predicted; None where nothing could be."""
+    """What became of a job, and what is predicted; None where nothing could be. Raises what ends
+    the whole check."""
     argv, card = _argv(job), {"gpu": job.gpu, "gpu_memory": job.gpu_memory, "settings": job.set}
     # no larger batch size than the job's is searched for
     options = replace(options, budget=job.budget, max_batch_size=_batch_size(job))
-    result = CheckedJob(name, shlex.join(masking.words(argv)), job.gpu or job.gpu_memory or "")
+    result = _job(name, job)
     try:
         record = predict(argv, options=options, what_if=False, snapshot=snapshot, **card)
+        prediction = require_whole(record)
         audited = audit(argv, options=options, **card).audit if job.no_findings else None
         found = audited.findings if audited is not None else ()
-    except CUT_SHORT:
-        raise
     except BrimfulError as error:
+        if isinstance(error, Interrupted | Terminated):
+            raise
         said = "; ".join(sentence.rstrip(".") for sentence in error.sentences())
         options.watcher.message(f"{getattr(error, 'traceback', '')}\n{said}".lstrip())
         return replace(result, exit_code=error.exit_code, failed=(said,)), None
-    prediction, device, machine = record.prediction, record.opened.device, record.opened.machine
-    assert prediction is not None and device is not None and machine is not None
+    device, machine = record.opened.device, record.opened.machine
+    assert device is not None and machine is not None
     for file in prediction.written:
         options.watcher.message(f"Written: {file.path}: {file.what}; {file.how}")
     torch = next(report.torch_version for trial in record.trials for report in trial.reports)

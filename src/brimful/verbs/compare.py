@@ -43,7 +43,7 @@ from brimful.verbs.comparisons import (
     of_runs,
 )
 from brimful.verbs.predict import predict
-from brimful.verbs.results import require_steps
+from brimful.verbs.results import require_steps, require_whole
 from brimful.verbs.session import Options, Session, opened
 from brimful.verbs.start import Start, start
 from brimful_inside.wire import NO_LIMIT
@@ -369,23 +369,23 @@ def _run_by_turns(
     short, where a whole pair had run before.
     """
     seeded, before_runs = [way.seeded() for way in ways], len(session.results)
-    for pair in range(pairs):
-        for number in (0, 1) if pair % 2 == 0 else (1, 0):
-            side, (way, seed) = sides[number], seeded[number]
-            trial = _trial(way, until, None if seed is None else seed + pair, bool(patterns))
-            before = accelerators.energy_j()
-            try:
+    try:
+        for pair in range(pairs):
+            for number in (0, 1) if pair % 2 == 0 else (1, 0):
+                side, (way, seed) = sides[number], seeded[number]
+                trial = _trial(way, until, None if seed is None else seed + pair, bool(patterns))
+                before = accelerators.energy_j()
                 with _in_folder(way.folder):
                     result = session.run(trial, expected_total=before_runs + 2 * pairs)
-            except CUT_SHORT as stop:
-                if pair == 0:
-                    raise
-                return stop
-            _require(session, result, NAMES[number], side, way)
-            after = accelerators.energy_j()
-            side.joules.append(after - before if before is not None and after is not None else None)
-            side.metrics.append(_metrics(session, result, patterns))
-            side.runs.append(result)
+                _require(session, result, NAMES[number], side, way)
+                after = accelerators.energy_j()
+                side.joules.append(None if before is None or after is None else after - before)
+                side.metrics.append(_metrics(session, result, patterns))
+                side.runs.append(result)
+    except CUT_SHORT as stop:
+        if not all(side.runs for side in sides):
+            raise
+        return stop
     return None
 
 
@@ -447,16 +447,16 @@ def _predicted(
         records = []
         for argv, folder in zip(argvs, folders, strict=True):
             with _in_folder(folder):
-                records.append(
-                    predict(
-                        argv,
-                        gpu=gpu,
-                        gpu_memory=gpu_memory,
-                        settings=settings,
-                        options=options,
-                        what_if=False,
-                    )
+                record = predict(
+                    argv,
+                    gpu=gpu,
+                    gpu_memory=gpu_memory,
+                    settings=settings,
+                    options=options,
+                    what_if=False,
                 )
+                require_whole(record)
+                records.append(record)
         first = records[0].opened
         names = revisions or [shlex.join(masking.words(argv)) for argv in argvs]
         with opened("compare", first.command, first.device, options, first.budget) as session:

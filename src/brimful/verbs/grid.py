@@ -13,8 +13,9 @@ from brimful.decide.loaders_seen import loaders
 from brimful.decide.memory.search_traced import FIRST_SIZE
 from brimful.decide.memory.size_model import SizeModel, fit_size_model
 from brimful.decide.run.settings import BATCH_SIZE
-from brimful.errors import BrimfulError, CommandFailed, DoesNotFit, UsageError
+from brimful.errors import CUT_SHORT, BrimfulError, CommandFailed, DoesNotFit, UsageError
 from brimful.values import (
+    NOT_LOOKED_AT,
     Diagnostic,
     Estimate,
     GridCell,
@@ -23,7 +24,7 @@ from brimful.values import (
     Verdict,
 )
 from brimful.verbs.answers import answer_at, asked_about, replayers_of_trial
-from brimful.verbs.imaginary import CardView, view_of
+from brimful.verbs.imaginary import CardView, Replayers, view_of
 from brimful.verbs.session import Session
 from brimful.verbs.start import Start
 from brimful.verbs.step_speed import speed_of
@@ -62,15 +63,17 @@ class _Row:
         try:
             replayers_of_trial(self.view, size)
         except (CommandFailed, DoesNotFit) as error:
-            if size not in self.view.trials.results:
+            if size not in self.view.trials.results or isinstance(error, CUT_SHORT):
                 raise  # there is no such command
             self.errors[size] = error
 
-    def is_least(self, value: int | None) -> bool:
-        """Whether batches may be uneven, and no epoch is known at a value or near it."""
-        view, size = self.view, self.size(value)
-        known = any(view.trials.epochs.values()) and (size is None or view.knows_epochs_near(size))
-        return view.may_be_uneven and not view.trials.is_even(size) and not known
+    def replayers(self, size: int | None) -> Replayers | None:
+        """By a trace or the model; None where there is neither."""
+        if size in self.view.trials.completed():
+            return self.view.traced_replayers(size)
+        if self.model is None or size is None:
+            return None
+        return self.view.extrapolated(self.model, size)
 
     def program(self, size: int) -> Program | None:
         """What a trace of this size shows, as far as the command trains."""
@@ -78,48 +81,86 @@ class _Row:
 
 
 def grid_of(
-    session: Session, began: Start, grid: Grid
+    session: Session, began: Start, grid: Grid, noted: list[Diagnostic]
 ) -> tuple[CardView, Answer, tuple[GridCell, ...]]:
-    """(The view of the best cell, its answer, all cells). Raises the first error where the
-    command trains in no cell.
+    """(The view of the best cell, its answer, all cells). `noted` gets what cut it short. Raises
+    the first error where the command trains in no cell.
     """
-    rows = _rows(session, began, grid)
-    length = next(
-        (
-            name
-            for name in grid
-            if _LENGTH.search(name) and all(_is_length(row, name) for row in rows)
-        ),
-        None,
-    )
-    places = [(row, value) for row in rows for value in row.values]
-    cells = [_cell(*place, length) for place in places]
-    looked_at: set[int] = set()
-    while (best := max(range(len(cells)), key=lambda at: _rank(cells[at]))) not in looked_at:
-        looked_at.add(best)
-        row, value = places[best]
-        row.trace(row.size(value))
-        row.view.learn_epochs(row.size(value))  # after which it may fit no more
-        cells = [
-            _cell(*place, length) if place[0] is row else cell
-            for place, cell in zip(places, cells, strict=True)
-        ]
-    row, value = places[best]
-    answer = answer_at(row.view, value, row.view.traced_replayers(row.size(value)))
-    cells[best] = replace(cells[best], best=True)
-    by_settings = {frozenset(cell.settings.items()): cell for cell in cells}
-    in_order = (frozenset(zip(grid, chosen, strict=True)) for chosen in product(*grid.values()))
-    return row.view, answer, tuple(by_settings[settings] for settings in in_order)
+    rows: list[_Row] = []
+    try:
+        _add_rows(rows, session, began, grid)
+        table = _Table(rows, grid)
+        table.look_at_the_best()
+        return *table.answer(), table.in_order()
+    except CUT_SHORT as stop:
+        rows = [row for row in rows if row.view.trials.results]
+        table = _Table(rows, grid)
+        if table.best is None:
+            raise
+        left_out = "the best combination may be another, since it was not looked at by itself"
+        if any(cell.problem == NOT_LOOKED_AT for cell in table.in_order()):
+            left_out = "not every combination was looked at, and the best may be another"
+        noted.append(session.partial(stop, left_out))
+        return *table.answer(), table.in_order()
 
 
-def _rows(session: Session, began: Start, grid: Grid) -> list[_Row]:
+class _Table:
+    """The cells of rows, as far as they were traced."""
+
+    def __init__(self, rows: Sequence[_Row], grid: Grid) -> None:
+        self.grid = grid
+        names = (name for name in grid if _LENGTH.search(name))
+        all_are = (name for name in names if all(_is_length(row, name) for row in rows))
+        self.length = next(all_are, None)
+        self.places = [(row, value) for row in rows for value in row.values]
+        self.cells = [_cell(*place, self.length) for place in self.places]
+
+    @property
+    def best(self) -> int | None:
+        known = [at for at, cell in enumerate(self.cells) if cell.verdict is not None]
+        return max(known, key=lambda at: _rank(self.cells[at]), default=None)
+
+    def look_at_the_best(self) -> None:
+        """By a trace of its own, until it stays the best."""
+        looked_at: set[int] = set()
+        while (best := self.best) is not None and best not in looked_at:
+            looked_at.add(best)
+            row, value = self.places[best]
+            row.trace(row.size(value))
+            row.view.learn_epochs(row.size(value))  # after which it may fit no more
+            self.cells = [
+                _cell(*place, self.length) if place[0] is row else cell
+                for place, cell in zip(self.places, self.cells, strict=True)
+            ]
+
+    def answer(self) -> tuple[CardView, Answer]:
+        assert self.best is not None
+        row, value = self.places[self.best]
+        return row.view, answer_at(row.view, value, row.replayers(row.size(value)))
+
+    def in_order(self) -> tuple[GridCell, ...]:
+        assert self.best is not None
+        self.cells[self.best] = replace(self.cells[self.best], best=True)
+        by_settings = {frozenset(cell.settings.items()): cell for cell in self.cells}
+        chosen = (
+            dict(zip(self.grid, values, strict=True)) for values in product(*self.grid.values())
+        )
+        return tuple(
+            by_settings.get(frozenset(settings.items()), _other(settings)) for settings in chosen
+        )
+
+
+def _other(settings: dict[str, Setting]) -> GridCell:
+    return GridCell(settings, None, None, False, problem=NOT_LOOKED_AT)
+
+
+def _add_rows(rows: list[_Row], session: Session, began: Start, grid: Grid) -> None:
     """The rows, traced, along the batch size or else the longest list of whole numbers."""
     numbers = [name for name, values in grid.items() if all(type(value) is int for value in values)]
     along = max(numbers, key=lambda name: len(grid[name]), default=None)
     along = BATCH_SIZE if BATCH_SIZE in grid else along
     values = [value for value in grid.get(along or "", ()) if isinstance(value, int)] or [None]
     others = [name for name in grid if name != along]
-    rows: list[_Row] = []
     for chosen in product(*(grid[name] for name in others)):
         fixed = dict(zip(others, chosen, strict=True))
         settings = {**began.other_values(), **fixed}
@@ -136,7 +177,6 @@ def _rows(session: Session, began: Start, grid: Grid) -> list[_Row]:
         if sizes:  # as a prediction of that cell alone would
             first = min(sizes, key=lambda size: abs(size - FIRST_SIZE))
             row.view.judge_by(first if along == BATCH_SIZE else max(sizes))
-    return rows
 
 
 def without_effect(cells: Sequence[GridCell]) -> Iterator[Diagnostic]:
@@ -202,12 +242,10 @@ def _cell(row: _Row, value: int | None, length: str | None) -> GridCell:
     view, size, settings = row.view, row.size(value), row.settings(value)
     if size in row.errors:
         return GridCell(settings, None, None, True, problem=row.errors[size].problem)
-    replayers = view.traced_replayers(size) if size in view.trials.results else None
-    traced = replayers is not None
-    if replayers is None:
-        assert row.model is not None and size is not None
-        replayers = view.extrapolated(row.model, size)
-    is_least = row.is_least(value)
+    traced, replayers = size in view.trials.results, row.replayers(size)
+    if replayers is None:  # a trial that ran out of memory shows no more than that
+        return GridCell(settings, Verdict.DOES_NOT_FIT, None, True) if traced else _other(settings)
+    is_least = view.is_least(size)
     if is_least:
         alone = replayers.largest_batches
         replayers = replayers._replace(as_drawn=alone, all_orders=alone, are_uneven=False)

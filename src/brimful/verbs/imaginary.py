@@ -85,12 +85,13 @@ class CardView:
     begins_with: tuple[int, ...] = ()
     # The size that shows the kind of network; None: the first that trained, as far as one has.
     judged_by: int | None = None
+    conclusion: MemoryConclusion | None = None  # of its search, once that came to its end
 
     def on(self, device: Device, budget: Budget) -> "CardView":
         """The same traces, read for another card that does all in the same way."""
         sizes = self.trials.results if self.trials.in_batches else ()
         begins_with = tuple(sorted(size for size in sizes if size is not None))
-        return replace(self, device=device, budget=budget, begins_with=begins_with)
+        return replace(self, device=device, budget=budget, begins_with=begins_with, conclusion=None)
 
     # --- the programs and their replays
 
@@ -163,6 +164,11 @@ class CardView:
         batch, the more batches differ."""
         nearest = self._learned_at(size) or size
         return nearest <= NEAR * size and size <= NEAR * nearest
+
+    def is_least(self, size: int | None) -> bool:
+        """Whether batches may be uneven, and no epoch is known at a size or near it."""
+        known = any(self.trials.epochs.values()) and (size is None or self.knows_epochs_near(size))
+        return self.may_be_uneven and not self.trials.is_even(size) and not known
 
     @property
     def fixed_sizes(self) -> frozenset[int]:
@@ -319,7 +325,7 @@ def search(view: CardView, asked: int | None) -> MemoryConclusion:
     largest = None if trials.in_batches else conclusion.estimate.largest_batch_size
     if largest is not None and largest in trials.completed() and view.judge_by(largest):
         conclusion = searched()  # what was traced is not traced again
-    conclusion = _over_an_epoch(view, conclusion)
+    view.conclusion = conclusion = _over_an_epoch(view, conclusion)
     trials.session.keep(conclusion.estimate)
     return conclusion
 

@@ -10,7 +10,7 @@ from math import prod
 from pathlib import Path
 
 from brimful.decide.loaders_seen import largest_batch
-from brimful.decide.memory.search_traced import NOT_FOLLOWED
+from brimful.decide.memory.search_traced import NOT_FOLLOWED, MemoryConclusion
 from brimful.decide.next_command import after_prediction, recommended
 from brimful.decide.run.settings import BATCH_SIZE
 from brimful.decide.speed.epoch import epoch_of, loading_of
@@ -41,7 +41,7 @@ from brimful.verbs.start import start
 from brimful.verbs.step_speed import seconds_outside_steps, speed_of
 from brimful.verbs.trials import Trials
 from brimful.verbs.warnings import Answer, warnings_of
-from brimful.verbs.what_if import explain, opened_downwards, what_would_help
+from brimful.verbs.what_if import Explained, explain, opened_downwards, what_would_help
 from brimful.verbs.which_card import by_memory, by_price, which_card
 
 
@@ -119,7 +119,7 @@ def predict(
         cells: tuple[GridCell, ...] = ()
         without: int | None = None
         if grid:
-            view, answer, cells = grid_of(session, began, grid)
+            view, answer, cells = grid_of(session, began, grid, noted)
             noted += without_effect(cells)
         elif len(began.several) > 1:
             order = by_memory if smallest else by_price
@@ -132,34 +132,48 @@ def predict(
             try:
                 has_a_place, asked = asked_about(view.trials, began, noted)
                 answer = by_search(view, has_a_place, asked)
-                if without_interval and answer.conclusion is not None:
-                    without = largest_without_interval(view, answer.conclusion)
             except CUT_SHORT as stop:
-                answer, what_if = so_far(view, asked, stop, noted), False
-        prediction = _prediction(view, answer, what_if, noted)
-        prediction = replace(
-            prediction,
-            which=which,
-            smallest=smallest,
-            grid=cells,
-            largest_without_interval=without,
+                answer = so_far(view, asked, stop, noted)
+            if without_interval and answer.conclusion is not None and session.stop is None:
+                without = _without_interval(view, answer.conclusion, noted)
+        trials, is_open, prediction = view.trials, began.asked is None, None
+        try:
+            explained = explain(view, answer)
+            if explained is not None:
+                answer = opened_downwards(view.card, answer, explained)
+            prediction = _prediction(view, answer, explained, noted)
+            prediction = replace(prediction, largest_without_interval=without)
+            fits = prediction.verdict == Verdict.FITS
+            if explained and session.stop is None and (not fits if what_if is None else what_if):
+                prediction = _with_what_if(prediction, view, answer, explained, bool(what_if))
+            speed = prediction.speed
+            outside = seconds_outside_steps(view, speed.batch_size) if speed is not None else {}
+            epoch = epoch_of(trials.representative(), speed, prediction.loading, samples, outside)
+            if not (grid or which):
+                shown = _sizes(view, answer, prediction, is_open, sizes, samples)
+                prediction = replace(prediction, sizes=shown)
+            following = after_prediction(trials.command, prediction, is_open, trials.settings_at)
+            prediction = replace(prediction, next_command=following, epoch=epoch)
+            for write, path in files.items():
+                written = write(view, answer, path)
+                if isinstance(written, Diagnostic):
+                    session.note(written)
+                else:
+                    prediction = replace(prediction, written=(*prediction.written, written))
+        except CUT_SHORT as stop:
+            prediction = prediction or _prediction(view, answer, None, noted)
+            note = session.partial(stop, "the answer is there, and not all that is said beside it")
+            prediction = replace(prediction, warnings=(*prediction.warnings, note))
+        session.keep(
+            replace(
+                prediction,
+                which=which,
+                smallest=smallest,
+                grid=cells,
+                places=trials.command.places,
+                seconds=time.monotonic() - session.started,
+            )
         )
-        trials, speed = view.trials, prediction.speed
-        outside = seconds_outside_steps(view, speed.batch_size) if speed is not None else {}
-        epoch = epoch_of(trials.representative(), speed, prediction.loading, samples, outside)
-        is_open = began.asked is None
-        if not (grid or which):
-            shown = _sizes(view, answer, prediction, is_open, sizes, samples)
-            prediction = replace(prediction, sizes=shown)
-        following = after_prediction(trials.command, prediction, is_open, trials.settings_at)
-        prediction = replace(prediction, next_command=following, epoch=epoch)
-        for write, path in files.items():
-            written = write(view, answer, path)
-            if isinstance(written, Diagnostic):
-                session.note(written)
-            else:
-                prediction = replace(prediction, written=(*prediction.written, written))
-        session.keep(replace(prediction, places=trials.command.places))
     return session.record()
 
 
@@ -210,15 +224,34 @@ def _sets(
     return sets
 
 
+def _without_interval(
+    view: CardView, conclusion: MemoryConclusion, noted: list[Diagnostic]
+) -> int | None:
+    try:
+        return largest_without_interval(view, conclusion)
+    except CUT_SHORT as stop:
+        left_out = "the largest that fits if the prediction is right to the byte was not looked for"
+        noted.append(view.trials.session.partial(stop, left_out, "the answer is whole"))
+        return None
+
+
+def _with_what_if(
+    prediction: Prediction, view: CardView, answer: Answer, explained: Explained, searches: bool
+) -> Prediction:
+    noted: list[Diagnostic] = []
+    step_s = None if prediction.speed is None else prediction.speed.step_s
+    what_if = what_would_help(view, answer, explained, step_s, searches, noted)
+    return replace(prediction, what_if=what_if, warnings=(*prediction.warnings, *noted))
+
+
 def _prediction(
-    view: CardView, answer: Answer, wants_what_if: bool | None, noted: Sequence[Diagnostic]
+    view: CardView, answer: Answer, explained: Explained | None, noted: Sequence[Diagnostic]
 ) -> Prediction:
     trials = view.trials
-    explained = explain(view, answer)
-    answer = opened_downwards(view.card, answer, explained) if explained else answer
     report, fits = trials.representative().reports[0], answer.verdict == Verdict.FITS
-    traced = answer.size in trials.results
     estimate = answer.conclusion.estimate if answer.conclusion else None
+    traced = (answer.size if estimate else trials.effective(answer.size)) in trials.results
+    is_whole = answer.alone is None and not view.is_least(answer.size)
     drawn = trials.drawn.get(trials.effective(answer.size))
     warnings = [*warnings_of(view, answer), *noted]
     largest = _largest(trials, answer, fits)
@@ -227,10 +260,6 @@ def _prediction(
     if isinstance(speed, Diagnostic):
         warnings.append(speed)
         speed = None
-    what_if = None
-    if explained and (not fits if wants_what_if is None else wants_what_if):
-        step_s = None if speed is None else speed.step_s
-        what_if = what_would_help(view, answer, explained, step_s, bool(wants_what_if), warnings)
     batch_size = trials.settings_at(answer.size).get(BATCH_SIZE, report.batch_asked)
     if answer.size is None and report.batch_asked is not None:
         in_force = largest_batch(trials.representative())
@@ -250,8 +279,8 @@ def _prediction(
         limited_by=estimate.limited_by if estimate else None,
         gpu=view.gpu,
         budget=view.budget,
-        method="trace" if traced or estimate is None else estimate.method,
-        exact=answer.alone is None and (traced or estimate is None or estimate.exact),
+        method="trace" if traced else estimate.method if estimate else "extrapolated",
+        exact=is_whole and (traced or (estimate is not None and estimate.exact)),
         largest_batches_peak=answer.alone,
         approximations=report.approximations,
         worst_batch=drawn.reports[0].worst_batch if drawn else report.worst_batch,
@@ -262,7 +291,6 @@ def _prediction(
         loading=loading_of(trials.session.results, speed),
         breakdown=explained.breakdowns.whole if explained else None,
         phase_breakdowns=explained.breakdowns.phases if explained else {},
-        what_if=what_if,
         seconds=time.monotonic() - trials.session.started,
     )
 
@@ -288,9 +316,10 @@ def _sizes(
 
 
 def _solved(trials: Trials, answer: Answer, largest: int | None) -> Solved | None:
-    if trials.in_batches or answer.conclusion is None or answer.size is None:
+    if trials.in_batches or answer.size is None:
         return None
-    return Solved(trials.unknown, answer.size, largest, answer.conclusion.multiple_of)
+    multiple_of = answer.conclusion.multiple_of if answer.conclusion is not None else 1
+    return Solved(trials.unknown, answer.size, largest, multiple_of)
 
 
 def _largest(trials: Trials, answer: Answer, fits: bool) -> int | None:

@@ -13,6 +13,7 @@ from brimful.show.queues import QUEUES, RAY, SKYPILOT
 from brimful.values import Command, QueueRequest, Record, Setting, Verdict
 from brimful.verbs.devices import ALL, CardRequest, cards
 from brimful.verbs.predict import predict
+from brimful.verbs.results import require_whole
 from brimful.verbs.session import Options
 
 # where nobody names cards: all that a queue has a name for
@@ -35,7 +36,7 @@ def request(
     smallest that fits: (the record of that prediction, what to ask for). `queue`: of `QUEUES`.
 
     Raises UsageError for an unknown queue and for a batch size that is left open for several cards,
-    DoesNotFit where none fits for sure, and the errors of `predict`.
+    DoesNotFit where none fits for sure, what cut the prediction short, and the errors of `predict`.
     """
     if queue is not None and queue not in QUEUES:
         raise UsageError(
@@ -64,8 +65,7 @@ def request(
         options=options,
         smallest=True,
     )
-    prediction = record.prediction
-    assert prediction is not None  # the verb returns no record without one
+    prediction = require_whole(record)
     if prediction.verdict != Verdict.FITS:
         raise DoesNotFit(
             headline(record).sentence,

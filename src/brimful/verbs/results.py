@@ -13,7 +13,10 @@ from brimful.errors import (
     BrimfulError,
     CommandFailed,
     DoesNotFit,
+    Interrupted,
     ProbeNotLoaded,
+    Terminated,
+    TimeIsUp,
     TrialFailed,
     Unsupported,
     UsageError,
@@ -22,8 +25,8 @@ from brimful.measure import accelerators
 from brimful.measure.trial import failure_text
 from brimful.outcomes import EXHAUSTED, OUT_OF_MEMORY, remedy
 from brimful.units import counted, format_duration
-from brimful.values import Command, Diagnostic, Outcome, TrialResult
-from brimful.verbs.session import Session
+from brimful.values import Command, Diagnostic, Outcome, Prediction, Record, TrialResult
+from brimful.verbs.session import PARTIAL, Session
 from brimful_inside.wire import CANNOT_RUN
 
 PHASES = ("train", "eval")
@@ -65,6 +68,17 @@ def require_steps(session: Session, result: TrialResult) -> TrialResult:
     if trained(result):
         return result
     raise error_of(session, result)
+
+
+def require_whole(record: Record) -> Prediction:
+    """The prediction of a record. Raises what cut it short: what rests on it has to be whole."""
+    prediction, closed = record.prediction, record.closed
+    assert prediction is not None and closed is not None
+    for note in (note for note in prediction.warnings if note.code == PARTIAL):
+        kinds = {kind.exit_code: kind for kind in (Interrupted, Terminated)}
+        kept = f"what is known is kept in {record.folder}"
+        raise kinds.get(closed.exit_code, TimeIsUp)(note.problem, kept, note.suggestion)
+    return prediction
 
 
 def trained(result: TrialResult) -> bool:

@@ -40,6 +40,7 @@ from brimful.values import (
 )
 from brimful_inside import wire
 
+PARTIAL = "partial"  # the code of what is said of an answer that was cut short
 _NOT_OF_DATA = ("batch_size", "eval_batch_size", "accumulation", "num_workers", "lr")
 
 
@@ -91,6 +92,7 @@ class Session:
         self.imports = SharedImports(self.folder / "imports")
         self.failed_unforked: set[Outcome] = set()  # how trials failed with a fork and without one
         self.exit_code = 0  # of a verb that ends without an error
+        self.stop: BaseException | None = None  # what cut the work short: no trial runs after it
         self.outlives_a_full_disk = False  # what goes on matters more than its record
 
     def run(
@@ -100,8 +102,10 @@ class Session:
         named: Callable[[TrialResult], TrialResult] = lambda result: result,
     ) -> TrialResult:
         """One trial, kept in the record; `named` adds what is known at its end alone. Raises
-        Interrupted after the record has it, TimeIsUp where the time of all trials is up; other
-        outcomes are the caller's."""
+        Interrupted or Terminated after the record has it, TimeIsUp where the time of all trials is
+        up, and what cut the work short before; other outcomes are the caller's."""
+        if self.stop is not None:
+            raise self.stop
         trial, was_last = self._in_time(trial)
         number, watcher = len(self.results) + 1, self.options.watcher
         watcher.trial_started(trial, number, expected_total)
@@ -113,10 +117,11 @@ class Session:
         self.results.append(result)
         self.keep(result)
         watcher.trial_ended(result)
+        kept = f"the record is kept in {self.folder}"
         if result.outcome is Outcome.INTERRUPTED:
-            raise Interrupted(
-                "interrupted in the middle of a trial", f"the record is kept in {self.folder}"
-            )
+            raise Interrupted("interrupted in the middle of a trial", kept)
+        if result.outcome is Outcome.TERMINATED:
+            raise Terminated("terminated in the middle of a trial", kept)
         if result.outcome is Outcome.TIMED_OUT and was_last:
             raise self._time_is_up()
         return result
@@ -129,6 +134,7 @@ class Session:
         fine = result.outcome in (
             Outcome.COMPLETED,
             Outcome.INTERRUPTED,
+            Outcome.TERMINATED,
             *OUT_OF_MEMORY,
             *self.failed_unforked,
         )
@@ -186,14 +192,20 @@ class Session:
         )
 
     def ended_early(self, stop: BaseException) -> str:
-        """What ended a search of which something is known; the verb then ends with the exit code of
-        that.
+        """What ended a search of which something is known; the verb then runs no more trials, and
+        ends with the exit code of that.
         """
+        self.stop = stop
         if not isinstance(stop, TimeIsUp):
             is_signal = isinstance(stop, Terminated)
             self.exit_code = Terminated.exit_code if is_signal else Interrupted.exit_code
         ended = "the time limit was up" if isinstance(stop, TimeIsUp) else "interrupted"
         return f"{ended} after {counted(len(self.results), 'trial')}"
+
+    def partial(self, stop: BaseException, left_out: str, known: str = "") -> Diagnostic:
+        """What to say where this cut the work short: what was left out, and what is known."""
+        again = "allow more with --time-limit" if isinstance(stop, TimeIsUp) else "ask again"
+        return Diagnostic(PARTIAL, f"{self.ended_early(stop)}: {left_out}", known, again)
 
     def keep(self, entry: Entry) -> None:
         """On the disk and in `record`, a plan or prediction with the files that it was found with.

@@ -175,6 +175,17 @@ class Trials:
         self.results = {self.effective(size): tried for size, tried in self.results.items()}
         return located
 
+    def keep_as_it_stands(self) -> None:
+        """Where the search for the place of the batch size was cut short: its first trial is that
+        of the command as it stands."""
+        for result in filter(trained, self.session.results):
+            if not self.results and result.trial.find_places and result.trial.device == self.device:
+                self.results[None] = result
+
+    def outcome_at(self, size: int | None) -> Outcome | None:
+        """None where it was not looked at."""
+        return self.results[size].outcome if size in self.results else None
+
     def settings_at(self, size: int | None) -> dict[str, Setting]:
         """All settings at a size, those that follow it included."""
         settings = dict(self.settings) if size is None else {**self.settings, self.unknown: size}

@@ -273,6 +273,9 @@ def _largest_so_far(
     size = choice.batch_size
     ended = view.trials.session.ended_early(stop)
     warnings = tune_plan.partial_advice(ended, f"batch size {size:,}, which was traced and fits")
+    if view.is_least(size):
+        left_out = "no epoch of uneven batches was looked at"
+        warnings.append(Diagnostic("no-epoch", left_out, "it may take more than is said", ""))
     return _plan(view, goal, asked, choice, peaks[size], partial=ended, warnings=tuple(warnings))
 
 

@@ -61,7 +61,8 @@ def compared(session: Session, began: Start, plan: Plan, asked: bool | None) -> 
     comparison = _side_by_side(session, ways, until)
     if comparison is None:
         return
-    if comparison.better != "B" and rate is not None and seconds >= _LEAST_S:
+    goes_on = session.stop is None and seconds >= _LEAST_S
+    if comparison.better != "B" and rate is not None and goes_on:
         scaled, candidate = _with_rate(ways, plan, rate, row)
         other = _side_by_side(session, scaled, until)
         if other is not None and other.better == "B":
@@ -78,12 +79,13 @@ def _side_by_side(session: Session, ways: Ways, until: Until) -> Comparison | No
     without it."""
     try:
         return side_by_side(session, ways, until)
+    except CUT_SHORT as stop:
+        why, explanation = session.ended_early(stop), ""
     except BrimfulError as error:
-        if isinstance(error, CUT_SHORT):
-            session.ended_early(error)
-        problem = f"learning was not compared: {error.problem}"
-        session.note(Diagnostic("not-compared", problem, error.explanation, ""))
-        return None
+        why, explanation = error.problem, error.explanation
+    problem = f"learning was not compared: {why}"
+    session.note(Diagnostic("not-compared", problem, explanation, ""))
+    return None
 
 
 def _scaled_rate(session: Session, ways: Ways, plan: Plan, row: EffectiveSetting) -> float | None:

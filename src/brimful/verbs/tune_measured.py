@@ -229,6 +229,7 @@ def _search_memory(
                 task.trial(session, TrialKind.MEMORY, {BATCH_SIZE: size})
             )
         except CUT_SHORT as stop:
+            session.ended_early(stop)
             stopped.append(stop)
             words = "the time limit" if isinstance(stop, TimeIsUp) else "an interrupt"
             return Measured(Outcome.INTERRUPTED, failure=words)
@@ -362,7 +363,7 @@ def _search_speed(
         run_search(search.steps(), run)
         return SearchEnd(search.result())
     except CUT_SHORT as stop:
-        if not task.on_cpu:  # there the trials of memory have slower steps
+        if not (task.on_cpu and task.objective.is_of_speed):  # whose trials of memory are slower
             search.learn(result for result in session.results if trained(result))
         if search.result().chosen is None:
             raise

@@ -27,7 +27,7 @@ from brimful.decide.speed import updates
 from brimful.decide.speed.kernels import fit_kernels
 from brimful.decide.speed.predicted import LINKS_REACHED, efficiency_of, predict_speed
 from brimful.decide.speed.updates import Reworked
-from brimful.errors import CUT_SHORT, TimeIsUp
+from brimful.errors import CUT_SHORT
 from brimful.measure.traces import read_trace, read_traces
 from brimful.units import format_duration, format_share
 from brimful.values import (
@@ -195,15 +195,9 @@ def what_would_help(
     try:
         changes.make()
     except CUT_SHORT as stop:
-        noted.append(
-            Diagnostic(
-                "partial",
-                f"{view.trials.session.ended_early(stop)}: not every change that could lower the "
-                "peak was looked at",
-                "the answer is whole, and so are the changes that are shown",
-                "allow more with --time-limit" if isinstance(stop, TimeIsUp) else "ask again",
-            )
-        )
+        left_out = "not every change that could lower the peak was looked at"
+        known = "the answer is whole, and so are the changes that are shown"
+        noted.append(view.trials.session.partial(stop, left_out, known))
     return WhatIf(tuple(changes.remedies), tuple(changes.others), tuple(changes.instead))
 
 

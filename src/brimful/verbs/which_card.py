@@ -12,12 +12,12 @@ by itself.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
 from brimful.decide.memory.bracket import Bracket, run_search, upper_limit
-from brimful.decide.memory.fit import Replayer
 from brimful.decide.memory.known_traces import TracedSizes
 from brimful.decide.memory.search_traced import (
     Extrapolated,
@@ -29,12 +29,13 @@ from brimful.decide.memory.search_traced import (
 from brimful.decide.memory.uneven import CLOSE, MOST_RISE
 from brimful.decide.run.settings import BATCH_SIZE
 from brimful.decide.speed.epoch import epoch_of, loading_of
-from brimful.errors import BrimfulError, DoesNotFit, Interrupted
+from brimful.errors import CUT_SHORT, BrimfulError, DoesNotFit
 from brimful.measure.gpus.prices import prices
 from brimful.measure.traces import cards_of
 from brimful.outcomes import SCRIPT_FAILED
 from brimful.units import GIB
 from brimful.values import (
+    NOT_LOOKED_AT,
     Budget,
     CardAnswer,
     Device,
@@ -45,8 +46,16 @@ from brimful.values import (
     Source,
     Verdict,
 )
-from brimful.verbs.answers import asked_about, by_search, replayers_of_trial, timed_batch
-from brimful.verbs.imaginary import CardView, view_of
+from brimful.verbs.answers import (
+    answer_at,
+    asked_about,
+    by_search,
+    concluded,
+    replayers_of_trial,
+    so_far,
+    timed_batch,
+)
+from brimful.verbs.imaginary import CardView, Replayers, view_of
 from brimful.verbs.session import Session
 from brimful.verbs.start import Start
 from brimful.verbs.step_speed import has_a_fixed_total, speed_of
@@ -78,6 +87,7 @@ class _Candidate:
     line: CardAnswer
     view: CardView
     group: _Group
+    replayers: Replayers | None = None  # at the size that it answers for
 
 
 def by_price(line: CardAnswer) -> tuple[float, ...]:
@@ -109,18 +119,85 @@ def which_card(
     order: Callable[[CardAnswer], tuple[float, ...]] = by_price,
 ) -> tuple[CardView, Answer, tuple[CardAnswer, ...]]:
     """(The first card in that order as it answers alone, its answer, a line for every card).
+    `noted` gets what cut it short.
 
     Raises the errors of a command that does not train on the largest of them, DoesNotFit where an
     open batch size fits none.
     """
-    groups = list(_groups(session, began, noted))
-    per_hour = prices(began.options.home)
+    groups: list[_Group] = []
     candidates: list[_Candidate] = []
+    add_lines = partial(_add_lines, candidates, groups, samples, prices(began.options.home))
+    try:
+        _add_groups(groups, session, began, noted)
+        add_lines()
+        return _confirmed(candidates, order, samples, prices(began.options.home))
+    except CUT_SHORT as stop:
+        if not groups:
+            raise
+        session.ended_early(stop)
+        with suppress(*CUT_SHORT):
+            add_lines()  # as far as they take no trial
+        ended, (view, answer) = stop, _so_far(candidates, groups, order, stop, noted)
+    lines = [candidate.line for candidate in candidates]
+    lines = lines or [_of_answer(_answer(view, answer.verdict), answer, view, samples, {})]
+    others = [view.on(device, budget) for device, budget in began.several]
+    unknown = [_answer(other, None, groups[0].asked, problem=NOT_LOOKED_AT) for other in others]
+    labels = {line.label for line in lines}
+    missing = [line for line in unknown if line.label not in labels]
+    left_out = "not every card was looked at" if missing else "no trial confirmed the first card"
+    noted.append(session.partial(ended, left_out))
+    return view, answer, (*lines, *missing)
+
+
+def _add_lines(
+    candidates: list[_Candidate],
+    groups: Sequence[_Group],
+    samples: int | None,
+    per_hour: Mapping[str, Estimate],
+) -> None:
+    """For all cards of the groups that were traced and have none."""
+    have_one = [candidate.view.device for candidate in candidates]
     for group in groups:
         for device, budget in group.members:
+            if device in have_one:
+                continue
             is_first = device is group.view.device
             view = group.view if is_first else group.view.on(device, budget)
-            candidates.append(_Candidate(_line(view, group, samples, per_hour), view, group))
+            candidates.append(_line(view, group, samples, per_hour))
+
+
+def _so_far(
+    candidates: list[_Candidate],
+    groups: Sequence[_Group],
+    order: Callable[[CardAnswer], tuple[float, ...]],
+    stop: BaseException,
+    noted: list[Diagnostic],
+) -> tuple[CardView, Answer]:
+    """The first of the cards that have a line, by the traces of others; where none has, the first
+    that was traced itself. Raises `stop` where nothing is known of that."""
+    candidates.sort(key=lambda candidate: order(candidate.line))
+    if not candidates:
+        traced = next((group for group in groups if group.view.trials.completed()), groups[-1])
+        return traced.view, so_far(traced.view, traced.asked, stop, noted)
+    first = candidates[0]
+    view, line = first.view, first.line
+    if view.conclusion is not None:
+        answer = concluded(view, view.conclusion, first.group.asked)
+        if answer is not None:
+            return view, answer
+    if first.replayers is None:
+        raise stop
+    size = line.batch_size if line.solved is None else line.solved
+    return view, answer_at(view, size, first.replayers)
+
+
+def _confirmed(
+    candidates: list[_Candidate],
+    order: Callable[[CardAnswer], tuple[float, ...]],
+    samples: int | None,
+    per_hour: Mapping[str, Estimate],
+) -> tuple[CardView, Answer, tuple[CardAnswer, ...]]:
+    """The first card, once it stays so with its own trace."""
     answered: tuple[CardView, Answer] | None = None
     while True:
         candidates.sort(key=lambda candidate: order(candidate.line))
@@ -136,7 +213,9 @@ def which_card(
         best.line = _of_answer(best.line, answer, view, samples, per_hour)
 
 
-def _groups(session: Session, began: Start, noted: list[Diagnostic]) -> Iterator[_Group]:
+def _add_groups(
+    groups: list[_Group], session: Session, began: Start, noted: list[Diagnostic]
+) -> None:
     """The largest of the cards that are left is traced, with all that would have done as it did."""
     left, is_first, question = list(began.several), True, None
     while left:
@@ -157,19 +236,19 @@ def _groups(session: Session, began: Start, noted: list[Diagnostic]) -> Iterator
             unknown=began.sets[0],
         )
         group = _Group(view, [])
+        groups.append(group)
         try:
             question = question or asked_about(view.trials, began, noted)
             group.has_a_place, group.asked = question
             _trace(group)
         except BrimfulError as error:
-            if is_first or isinstance(error, Interrupted):
+            if is_first or isinstance(error, CUT_SHORT):
                 raise  # on the largest card it is the command's own
             group.problem = error.problem
         alike = view.trials.alike
         group.members = [pair for pair in same if _gpu(pair[0]).capability in alike]
         left = [pair for pair in left if pair not in group.members]
         is_first, began = False, replace(began, command=view.trials.command)
-        yield group
 
 
 def _trace(group: _Group) -> None:
@@ -214,34 +293,41 @@ def _shown(view: CardView) -> dict[int, Traced]:
 
 def _line(
     view: CardView, group: _Group, samples: int | None, per_hour: Mapping[str, Estimate]
-) -> CardAnswer:
+) -> _Candidate:
     """A card by the traces of its group."""
     if group.problem:
-        return _answer(view, None, batch_size=group.asked, problem=group.problem)
-    size, trials, extrapolated = None, view.trials, Extrapolated(None, None, None)
-    if group.shown is None:
-        replayer = view.replayer(None)
-    else:
-        shown = {
-            at: replace(traced, program=traced.program and view.joined(at))
-            for at, traced in group.shown.items()
-        }
-        extrapolated = extrapolate(
-            view.card, trials.limits(), shown, group.multiple_of, trials.unknown
-        )
-        if extrapolated.largest_batch_size is None and not trials.in_batches:
-            return _searched(view, group, samples, per_hour)
-        largest = _over_an_epoch(view, extrapolated, group.multiple_of)
-        extrapolated = replace(extrapolated, largest_batch_size=largest)
-        size = group.asked or largest
-        replayer = _replayer(view, extrapolated, size)
+        line = _answer(view, None, batch_size=group.asked, problem=group.problem)
+        return _Candidate(line, view, group)
+    trials, (size, extrapolated, replayers) = view.trials, _read(view, group)
+    nothing = group.shown is not None and extrapolated.largest_batch_size is None
+    if nothing and not trials.in_batches:
+        return _Candidate(_searched(view, group, samples, per_hour), view, group)
+    replayer = None if replayers is None else replayers.all_orders
     verdict = Verdict.DOES_NOT_FIT if replayer is None else view.card.verdict(replayer)
     peak = None if replayer is None else view.card.peak(replayer)
     line = _answer(view, verdict, batch_size=size, peak=peak)
     line = _with_sizes(line, view, size, extrapolated.largest_batch_size)
     caps = (size, trials.dataset_length(), extrapolated.loader_cap)
     at = min(cap for cap in caps if cap is not None) if size is not None else None
-    return _priced(line, view, at, samples, per_hour)
+    return _Candidate(_priced(line, view, at, samples, per_hour), view, group, replayers)
+
+
+def _read(view: CardView, group: _Group) -> tuple[int | None, Extrapolated, Replayers | None]:
+    """(The size that a card answers for, the sizes that follow from the traces of its group, the
+    replays there)."""
+    if group.shown is None:
+        return None, Extrapolated(None, None, None), view.traced_replayers(None)
+    trials = view.trials
+    shown = {
+        at: replace(traced, program=traced.program and view.joined(at))
+        for at, traced in group.shown.items()
+    }
+    extrapolated = extrapolate(view.card, trials.limits(), shown, group.multiple_of, trials.unknown)
+    if extrapolated.largest_batch_size is not None or trials.in_batches:
+        largest = _over_an_epoch(view, extrapolated, group.multiple_of)
+        extrapolated = replace(extrapolated, largest_batch_size=largest)
+    size = group.asked or extrapolated.largest_batch_size
+    return size, extrapolated, _replayers(view, extrapolated, size)
 
 
 def _searched(
@@ -294,13 +380,13 @@ def _over_an_epoch(view: CardView, extrapolated: Extrapolated, multiple_of: int)
     return larger[bisect_left(larger, True, key=is_too_much) - 1]
 
 
-def _replayer(view: CardView, extrapolated: Extrapolated, size: int | None) -> Replayer | None:
+def _replayers(view: CardView, extrapolated: Extrapolated, size: int | None) -> Replayers | None:
     if size is None:
         return None
     at, model = view.trials.effective(size) or size, extrapolated.size_model
     if at in view.trials.results:
-        return view.replayer(at)
-    return view.extrapolated(model, at).all_orders if model is not None else None
+        return view.traced_replayers(at)
+    return view.extrapolated(model, at) if model is not None else None
 
 
 def _of_answer(
