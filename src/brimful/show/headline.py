@@ -330,10 +330,13 @@ def _recommended_part(prediction: Prediction, value: int, largest: int) -> str:
     row = prediction.row_at(size)
     if size == value or row is None or row.peak_bytes is None:
         return ""
-    source = row.peak_bytes.source.value
+    takes, source = row.memory_text, row.peak_bytes.source.value
+    if row.fits and row.peak_bytes.value > prediction.budget.bytes:
+        budget = bytes_text(prediction.budget.bytes)
+        takes = f"{budget} as PyTorch empties its cache, {takes} without that limit"
     if size == largest:
-        return f" ({row.memory_text}, {source})"
-    return f"; the recommended {size:,} takes {row.memory_text} ({source})"
+        return f" ({takes}, {source})"
+    return f"; the recommended {size:,} takes {takes} ({source})"
 
 
 def _without_interval_part(prediction: Prediction) -> str:

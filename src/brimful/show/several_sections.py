@@ -341,8 +341,12 @@ def _share_cell(size: TriedSize, budget: Budget | None) -> Cell:
         return ABSENT
     share = size.peak_bytes.value / budget.bytes
     tone = "bad" if size.fits is False else ""
-    spills = ", tight" if tone and share <= 1 else ""  # by the upper end of its interval
-    return Cell(share_text(share) + spills, share=share, tone=tone)
+    why = ""
+    if share <= 1:
+        why = ", tight" if tone else ""  # by the upper end of its interval
+    elif size.fits:
+        why = ", fits"  # as PyTorch empties its cache
+    return Cell(share_text(share) + why, share=share, tone=tone)
 
 
 def _number(value: Estimate | None, text: Callable[[float], str]) -> Cell:

@@ -245,7 +245,8 @@ def sizes_of(
     completed = trials.completed()
     for size in sizes:
         at = trials.in_force(conclusion, size) or size
-        row = replace(_memory_at(view, conclusion, at), batch_size=size, traced=at in completed)
+        traced = at in completed or bool(trials.epochs.get(at))
+        row = replace(_memory_at(view, conclusion, at), batch_size=size, traced=traced)
         if at in trials.results and at not in completed:
             row = replace(row, fits=False)
         speed = _speed_at(view, at)

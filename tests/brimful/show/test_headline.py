@@ -9,6 +9,7 @@ import pytest
 from brimful.show.headline import Headline, headline, of_audit, of_plan, of_prediction
 from brimful.show.section import Findings, Sentences
 from brimful.show.sections import sections
+from brimful.show.several_sections import sizes_table
 from brimful.show.text import bytes_text, loading_text
 from brimful.values import (
     Closed,
@@ -192,6 +193,27 @@ def test_the_memory_of_the_recommended_size_stands_beside_that_of_the_size_in_qu
     assert value.next_command.batch_size == 1500
     recommended = replace(value.next_command, batch_size=size)
     assert of_prediction(replace(value, next_command=recommended)).sentence.endswith(end)
+
+
+def test_what_fits_only_as_the_cache_is_emptied_is_said_to_take_all_that_is_allowed() -> None:
+    value = product.predict_oom().prediction
+    allowed = value.budget.bytes
+    more = [
+        replace(row, peak_bytes=Estimate(1.02 * allowed, Source.PREDICTED))
+        if row.batch_size == 1713
+        else row
+        for row in value.sizes
+    ]
+    value = replace(
+        value, sizes=tuple(more), next_command=replace(value.next_command, batch_size=1713)
+    )
+    takes = f"{bytes_text(allowed)} as PyTorch empties its cache, "
+    assert f" is 1,713 ({takes}{bytes_text(1.02 * allowed)} without that limit, predicted)." in (
+        of_prediction(value).sentence
+    )
+    assert "102 %, fits" in [
+        cell.text for row in sizes_table(value.sizes, value.budget, None)[0].rows for cell in row
+    ]
 
 
 def test_a_loader_that_waited_for_a_core_is_not_called_slow() -> None:
