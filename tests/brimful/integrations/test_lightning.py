@@ -163,6 +163,7 @@ def test_what_cannot_be_searched_is_said():
 
 
 RANKS = """
+import os
 import sys
 sys.path.insert(0, {folder!r})
 from tests.brimful.integrations.test_lightning import BrimfulBatchSizeFinder, Job, lightning, torch
@@ -181,7 +182,9 @@ trainer = lightning.Trainer(
     limit_val_batches=1,
 )
 trainer.fit(job)
-print("SIZE", job.batch_size, trainer.global_step, job.ran[-1], flush=True)
+# One write a rank: they share a pipe, and where Python does not buffer, print writes word by word.
+words = ("SIZE", job.batch_size, trainer.global_step, job.ran[-1])
+os.write(1, (" ".join(map(str, words)) + "\\n").encode())
 """
 
 
