@@ -51,6 +51,8 @@ class Limits:
     max_batch_size: int | None = None
     # the largest batch that the script's loader makes, where trials showed one
     loader_cap: int | None = None
+    # about the largest whose epoch of uneven batches fits, where one that does not is known
+    over_an_epoch: int | None = None
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ from brimful.decide.memory.uneven import (
     SCRIPT,
     are_uneven,
     largest_over_an_epoch,
+    largest_scaled,
     scaled,
 )
 from brimful.decide.run.settings import BATCH_SIZE
@@ -315,9 +316,11 @@ def search(view: CardView, asked: int | None) -> MemoryConclusion:
     if view.device is trials.device:
         trials.look_at_the_evaluation()
 
+    limits = replace(trials.limits(), over_an_epoch=_largest_by_its_epoch(view, asked, first))
+
     def searched() -> MemoryConclusion:
         steps = search_largest(
-            view.card, trials.limits(), first, multiple_of, view.begins_with, trials.unknown, asked
+            view.card, limits, first, multiple_of, view.begins_with, trials.unknown, asked
         )
         return run_search(steps, view.traced)
 
@@ -328,6 +331,19 @@ def search(view: CardView, asked: int | None) -> MemoryConclusion:
     view.conclusion = conclusion = _over_an_epoch(view, conclusion)
     trials.session.keep(conclusion.estimate)
     return conclusion
+
+
+def _largest_by_its_epoch(view: CardView, asked: int | None, first: int) -> int | None:
+    """About the largest batch size that fits over an epoch, where the requested one was traced and
+    its own does not fit: no larger one is traced with the largest samples, which no epoch has."""
+    if asked is None or asked not in view.trials.completed() or not view.trials.in_batches:
+        return None
+    view.learn_epochs(asked)
+    programs = view.epochs(asked) if asked in view.trials.drawn else []
+    if all(view.card.fits(partial(view.card.replay, program)) for program in programs):
+        return None
+    largest = largest_scaled(view.card, asked, programs, 0, asked, view.fixed_sizes)
+    return max(first, largest)
 
 
 def largest_without_interval(view: CardView, conclusion: MemoryConclusion) -> int | None:

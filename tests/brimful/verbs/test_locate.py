@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from brimful.decide.memory.uneven import CLOSE
 from brimful.errors import CommandFailed, UsageError
 from brimful.measure import host
 from brimful.show.run_sections import warnings_of
-from brimful.values import Failure, Outcome, Place
+from brimful.values import Failure, Outcome, Place, Verdict
 from brimful.verbs.predict import predict
 from brimful.verbs.session import Nobody
 from brimful.verbs.tune import tune
@@ -73,8 +74,9 @@ def test_a_step_of_a_fixed_total_is_drawn_with_its_own_number_of_batches_with_an
     def drawn(world: World, command):
         asked = {"gpu": "a100-80gb", "budget": "8GiB"}
         what_if = work(world, predict, command, **asked).prediction.what_if
-        last = [trial for trial in world.launched if trial.as_drawn][-2:]
-        return [remedy.code for remedy in what_if.instead], [trial.steps for trial in last]
+        drawn = [trial for trial in world.launched if trial.as_drawn]
+        steps = [trial.steps for trial in drawn if trial.settings.get("batch_size") == 1000]
+        return [remedy.code for remedy in what_if.instead], steps
 
     placed = drawn(Summing(places=(replace(SCRIPT, number=1000),), own=1000), COMMAND)
     assert placed == drawn(Summing(), ("my-train", "--batch-size", "1000"))
@@ -104,6 +106,21 @@ def test_micro_batches_that_would_help_are_set_in_the_place_that_was_found():
     assert any("a trial at batch size" in remedy.basis for remedy in answer.what_if.remedies)
     last = there.launched[-1]
     assert last.settings["batch_size"] < 60 and last.command.places == {"batch_size": SCRIPT}
+
+
+def test_where_an_epoch_at_the_scripts_own_size_does_not_fit_no_larger_one_than_follows_is_tried():
+    place = replace(SCRIPT, number=400)
+    placed, flagged = Uneven(places=(place,), own=400), Uneven()
+    asked = {"gpu": "a100-80gb", "budget": "4GiB"}
+    answer = work(placed, predict, COMMAND, **asked).prediction
+    same = work(flagged, predict, ("my-train", "--batch-size", "400"), **asked).prediction
+    assert answer.limited_by == same.limited_by == "budget"
+    assert answer.verdict == same.verdict == Verdict.DOES_NOT_FIT
+    assert answer.largest_batch_size == pytest.approx(same.largest_batch_size, rel=CLOSE)
+    trials = [trial for trial in placed.launched if not trial.sorted_batches]
+    tried = [trial.settings.get("batch_size", 400) for trial in trials]
+    assert tried[:3] == [400, 5, 400] and trials[2].as_drawn
+    assert max(tried[3:]) <= (1 + CLOSE) * answer.largest_batch_size
 
 
 @pytest.mark.parametrize(

@@ -38,12 +38,13 @@ def run_search(
 
 def upper_limit(limits: Limits) -> tuple[int | None, str | None]:
     """The largest batch size that the limits allow, and which of them sets it: "dataset",
-    "max_batch_size" or "loader".
+    "max_batch_size", "loader" or "budget".
     """
     named = [
         (limits.dataset_length, "dataset"),
         (limits.max_batch_size, "max_batch_size"),
         (limits.loader_cap, "loader"),
+        (limits.over_an_epoch, "budget"),
     ]
     given = [(value, name) for value, name in named if value is not None]
     return min(given, key=lambda pair: pair[0]) if given else (None, None)

@@ -405,7 +405,7 @@ def largest_over_an_epoch(
             bad, failed, known, ended_by = size, failed + 1, (size, programs), MEMORY
         if bad - good <= max(multiple_of, CLOSE * bad if good else 0):
             break
-        size = _largest_scaled(card, *known, good, bad, fixed)
+        size = largest_scaled(card, *known, good, bad, fixed)
         if good and (failed > 1 or (not failed and bad <= ceiling)):
             size = (good + bad) // 2  # what was scaled does not know the edge well
         elif good and not failed and size <= (1 + CLOSE) * good:
@@ -415,7 +415,7 @@ def largest_over_an_epoch(
     return LargestOverAnEpoch(good or None, CEILING if good == ceiling else ended_by, bad)
 
 
-def _largest_scaled(
+def largest_scaled(
     card: Card,
     size: int,
     programs: Sequence[Program],
