@@ -6,9 +6,9 @@ attention, precision, whatever the script asks. Those cards share its traces, ea
 workspaces, memory and rates. Only the answer of the cheapest card is traced once more, as it would
 be alone.
 
-Where the largest value of another setting is asked for, the largest card of a group is searched to
-the end. Its traces speak for the others where they confirm a model of sizes; else each is searched
-by itself.
+Where the largest value is asked for, the largest card of a group is searched to the end: small
+traces alone may not know where memory grows otherwise. Of another setting than the batch size its
+traces speak for the others where they confirm a model of sizes; else each is searched by itself.
 """
 
 from bisect import bisect_left
@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from brimful.decide.memory.bracket import Bracket, run_search, upper_limit
+from brimful.decide.memory.fit import ENDLESS
 from brimful.decide.memory.known_traces import TracedSizes
 from brimful.decide.memory.search_traced import (
     Extrapolated,
@@ -252,38 +253,30 @@ def _add_groups(
 
 
 def _trace(group: _Group) -> None:
-    """The small traces of a search, and one at the requested size where they do not give it, or the
-    whole search of the largest card where they give no size to the byte."""
+    """The whole search of the largest card; of a requested size its small traces, and one at that
+    size where they do not give it."""
     view, trials = group.view, group.view.trials
     if not group.has_a_place:
         trials.result(None)
         return
     first, multiple_of = first_that_trains(trials, group.asked)
     group.multiple_of, limits = multiple_of, trials.limits()
-    if trials.in_batches:
-        known = TracedSizes(view.card, Bracket(limits, multiple_of))
-        steps = first_traces(known, first, group.asked)
+    if group.asked is not None:
+        steps = first_traces(
+            TracedSizes(view.card, Bracket(limits, multiple_of)), first, group.asked
+        )
     else:
         steps = search_largest(view.card, limits, first, multiple_of, unknown=trials.unknown)
     run_search(steps, view.traced)
     group.shown = _shown(view)
     model = extrapolate(view.card, limits, group.shown, multiple_of).size_model
-    if model is not None and not model.exact:
-        model = None
-    accumulates = has_a_fixed_total(trials.completed())
-    if group.asked is not None and (
-        model is None or accumulates or group.asked < min(model.fitted_at)
-    ):
-        replayers_of_trial(view, group.asked)
-    elif trials.in_batches and model is None:
-        # Two small traces say little of sizes that are hundreds of times as large.
-        begun = tuple(group.shown)
-        run_search(
-            search_largest(view.card, trials.limits(), first, multiple_of, begun), view.traced
-        )
+    if has_a_fixed_total(trials.completed()) or model is None or not model.exact:
+        known_from = ENDLESS
     else:
-        return
-    group.shown = _shown(view)
+        known_from = min(model.fitted_at)
+    if group.asked is not None and group.asked < known_from:
+        replayers_of_trial(view, group.asked)
+        group.shown = _shown(view)
 
 
 def _shown(view: CardView) -> dict[int, Traced]:
@@ -306,7 +299,10 @@ def _line(
     verdict = Verdict.DOES_NOT_FIT if replayer is None else view.card.verdict(replayer)
     peak = None if replayer is None else view.card.peak(replayer)
     line = _answer(view, verdict, batch_size=size, peak=peak)
-    line = _with_sizes(line, view, size, extrapolated.largest_batch_size)
+    largest = extrapolated.largest_batch_size
+    if group.asked is not None and extrapolated.size_model is None:
+        largest = None  # no larger one was looked at
+    line = _with_sizes(line, view, size, largest)
     caps = (size, trials.dataset_length(), extrapolated.loader_cap)
     at = min(cap for cap in caps if cap is not None) if size is not None else None
     return _Candidate(_priced(line, view, at, samples, per_hour), view, group, replayers)

@@ -53,8 +53,8 @@ def test_the_first_line_is_searched_once(monkeypatch):
 def test_a_card_that_does_otherwise_is_traced_itself():
     world = reporting(alike=[[8, 0], [8, 9], [9, 0]])
     assert len(asked(world).which) == 4
-    assert [trial.device.gpu.key for trial in world.launched][:4] == ["h100", "h100", "t4", "t4"]
-    assert world.launched[0].others == ((7, 5), (8, 0), (8, 9)) and world.launched[2].others == ()
+    assert [trial.device.gpu.key for trial in world.launched][:4] == ["h100"] * 3 + ["t4"]
+    assert world.launched[0].others == ((7, 5), (8, 0), (8, 9)) and world.launched[3].others == ()
 
 
 @pytest.mark.parametrize("batch_size", ["{batch_size}", "9000"])
@@ -82,6 +82,17 @@ def test_where_no_model_gives_the_sizes_each_line_is_about_what_the_card_answers
             line.largest_batch_size,
             alone,
         )
+
+
+def test_where_memory_grows_otherwise_at_larger_sizes_each_line_is_what_the_card_answers_alone():
+    """On T4 other things are done, so its search says nothing of the others."""
+    kink = {"quadratic": 200_000, "kink_at": 40, "kink_bytes": 20 * MIB}
+    without_t4 = ALL_ALIKE[1:]
+    for key, line in lines(asked(reporting(alike=without_t4, world=World(**kink)))).items():
+        assert line.largest_batch_size == asked(World(**kink), key).largest_batch_size, key
+    requested = asked(reporting(alike=without_t4, world=World(**kink)), batch_size="100")
+    largest = [line.largest_batch_size for line in requested.which]
+    assert largest == [234, None, None, None], "of other cards no larger one was looked at"
 
 
 def test_no_line_names_a_size_at_which_the_script_is_known_to_fail():
