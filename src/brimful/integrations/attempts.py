@@ -23,7 +23,7 @@ from brimful.record import made_here
 from brimful.values import Outcome, Record
 from brimful.verbs.run_plan import card_of, is_same_card
 from brimful_inside.probe.memory.host_memory import HostMeter
-from brimful_inside.simulator.oom_patterns import match_oom
+from brimful_inside.simulator.oom_patterns import match_oom, qualified_name
 
 GRACE_S = 10.0  # assumed: in which ranks that run out together have all said so
 
@@ -87,8 +87,7 @@ def worst(shown: Iterable[Measured]) -> Measured:
 
 def ran_out(error: BaseException) -> bool:
     """Whether an error says that memory was missing, in any of its forms."""
-    name = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
-    return match_oom(name, str(error)) is not None
+    return match_oom(qualified_name(type(error)), str(error)) is not None
 
 
 def measured(work: Callable[[], object], memory: Memory) -> Measured:

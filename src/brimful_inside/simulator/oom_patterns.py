@@ -165,6 +165,12 @@ CONSEQUENCE = re.compile(
 )
 
 
+def qualified_name(cls: type) -> str:
+    """As the table has it: "torch.OutOfMemoryError", "MemoryError"."""
+    inside = "" if cls.__module__ == "builtins" else cls.__module__ + "."
+    return inside + cls.__qualname__
+
+
 def match_oom(type_name: str, message: str) -> Optional[OomPattern]:
     """`match_exhausted`, of memory alone, which smaller batches need less of."""
     pattern = match_exhausted(type_name, message)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 
 from brimful.errors import BrimfulError, CommandFailed, DoesNotFit
-from brimful_inside.simulator.oom_patterns import HOST, match_oom
+from brimful_inside.simulator.oom_patterns import HOST, match_oom, qualified_name
 
 # torch.utils.data on a dead worker: its SIGCHLD handler's words, which raises wherever the main
 # thread is, and the loader's.
@@ -101,7 +101,7 @@ def dead_worker(error: BaseException) -> BrimfulError | None:
 
 def _missing_memory(error: Exception) -> BatchNotMade | None:
     message = str(error)
-    pattern = match_oom(type_name(error), message)
+    pattern = match_oom(qualified_name(type(error)), message)
     if pattern is None and type(error) is RuntimeError and _CAUGHT.match(message):
         # of a type that could not be made again here, such as numpy's: the traceback has it
         pattern = match_oom("", message)
@@ -136,9 +136,3 @@ def _words(error: Exception) -> str:
 
 def first_line(message: str) -> str:
     return (message.strip().splitlines() or [""])[0].strip()
-
-
-def type_name(error: Exception) -> str:
-    """As the table of out-of-memory errors has it: "torch.OutOfMemoryError", "MemoryError"."""
-    kind = type(error)
-    return f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")

@@ -26,9 +26,9 @@ import torch.distributed as dist
 
 from brimful.errors import BrimfulError, DoesNotFit, UsageError
 from brimful_inside.simulator.allocator_settings import with_expandable_segments
-from brimful_inside.simulator.oom_patterns import match_oom, unallocated_bytes
+from brimful_inside.simulator.oom_patterns import match_oom, qualified_name, unallocated_bytes
 from brimful_train.batching import Split
-from brimful_train.data.batch_errors import dead_worker, first_line, type_name
+from brimful_train.data.batch_errors import dead_worker, first_line
 from brimful_train.data.pipeline import StepData
 from brimful_train.distributed.ranks import GIVES_UP, Ranks, Vote
 from brimful_train.task import Batch, Task
@@ -63,7 +63,7 @@ def attempt(work: Callable[[], T]) -> T | Missing:
         dead = dead_worker(error)
         if dead is not None:
             raise dead from error
-        pattern = match_oom(type_name(error), str(error))
+        pattern = match_oom(qualified_name(type(error)), str(error))
         if pattern is None:
             raise
         missing = Missing(pattern.name, first_line(str(error)) or type(error).__name__)

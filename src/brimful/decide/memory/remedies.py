@@ -211,14 +211,16 @@ def computes_in_half(kernels: Iterable[Kernel]) -> bool:
     )
 
 
+def _in_parts(parts: int, concerns: Callable[[Allocation, str, int], bool]) -> Resize:
+    return lambda allocation, phase, size: (
+        -(-size // parts) if concerns(allocation, phase, size) else size
+    )
+
+
 def evaluation_in(parts: int) -> Resize:
     """What an evaluation makes grows with its batch, the workspaces of its convolutions too."""
-
-    def resize(allocation: Allocation, phase: str, size: int) -> int:
-        made = allocation.category in (ACTIVATIONS, TEMPORARIES, INPUTS, WORKSPACES, OTHER)
-        return -(-size // parts) if phase == "eval" and made else size
-
-    return resize
+    made = (ACTIVATIONS, TEMPORARIES, INPUTS, WORKSPACES, OTHER)
+    return _in_parts(parts, lambda row, phase, _: phase == "eval" and row.category in made)
 
 
 def is_of_the_step(allocation: Allocation) -> bool:
@@ -251,14 +253,8 @@ def sharded(cards: int) -> Resize:
     """Parameters, gradients and states, and what the step makes of them, in as many parts as there
     are cards.
     """
-
-    def resize(allocation: Allocation, phase: str, size: int) -> int:
-        shared = allocation.category in (PARAMETERS, GRADIENTS, OPTIMIZER_STATE) or is_of_the_step(
-            allocation
-        )
-        return -(-size // cards) if shared else size
-
-    return resize
+    shared = (PARAMETERS, GRADIENTS, OPTIMIZER_STATE)
+    return _in_parts(cards, lambda row, *_: row.category in shared or is_of_the_step(row))
 
 
 def gathered_bytes(memory: Memory) -> int:
@@ -293,9 +289,8 @@ def chunked_loss(memory: Memory) -> Resize | None:
     if whole < CHUNKED_FROM * memory.device_bytes:
         return None
 
-    def resize(allocation: Allocation, phase: str, size: int) -> int:
-        made = allocation.category in (ACTIVATIONS, TEMPORARIES)
+    def is_of_the_loss(row: Allocation, phase: str, size: int) -> bool:
         alike = any(abs(size - factor * whole) <= 0.02 * factor * whole for factor in (0.5, 1, 2))
-        return -(-size // CHUNKS) if phase == "train" and made and alike else size
+        return phase == "train" and row.category in (ACTIVATIONS, TEMPORARIES) and alike
 
-    return resize
+    return _in_parts(CHUNKS, is_of_the_loss)

@@ -346,7 +346,7 @@ def _same(step: Stretch, other: Stretch) -> bool:
     )
 
 
-def drawn_steps(programs: Sequence[Program], batches_per_step: float = 1) -> int:
+def drawn_steps(programs: Sequence[Program], batches_per_step: float) -> int:
     """How many steps a trial with the batches as they are drawn has; `programs`: of another trial,
     four steps long."""
     longest = max((len(program.events) for program in programs), default=0)

@@ -53,16 +53,10 @@ def kind_of(error: BaseException) -> str:
         for kind in (*type(error).__mro__, *type(error.__cause__).__mro__)
     ):
         return UNSUPPORTED
-    pattern = oom_patterns.match_exhausted(qualified_name(type(error)), _message(error))
-    return oom_patterns.kind_of(pattern) if pattern is not None else CRASHED
-
-
-def qualified_name(cls: type) -> str:
-    return (
-        cls.__qualname__
-        if cls.__module__ == "builtins"
-        else "%s.%s" % (cls.__module__, cls.__qualname__)
+    pattern = oom_patterns.match_exhausted(
+        oom_patterns.qualified_name(type(error)), _message(error)
     )
+    return oom_patterns.kind_of(pattern) if pattern is not None else CRASHED
 
 
 def _message(error: BaseException) -> str:
@@ -153,7 +147,7 @@ def _own_words(error: BaseException) -> Tuple[str, str, Optional[str]]:
     of_worker = _OF_WORKER.match(_message(error))
     if of_worker is None:
         return (
-            qualified_name(type(error)),
+            oom_patterns.qualified_name(type(error)),
             _message(error),
             where_in_users_code(error.__traceback__),
         )
