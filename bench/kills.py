@@ -180,6 +180,7 @@ def train(folder: Path, kind: str, draw: random.Random, kills: int, *flags: str)
         code = training.end(started)
         if killed is not None:
             done.append(killed)
+        if killed is not None and code != 0:  # 0: what was killed was no part of the training
             if killed["again"] == "later":
                 training.require_all_gone()
             continue
