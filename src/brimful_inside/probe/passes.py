@@ -151,13 +151,21 @@ def _facts(loader: Any) -> Dict[str, Any]:
         "places": places_of_loader(batch_size),
         "dataset_length": getattr(holder, "n", None) if iterable else _length(loader.dataset),
         "length": _length_of_iterable(loader) if iterable else _length(sampler),
-        "sampler": type(inner).__name__,
+        "sampler": _name_of(inner),
         "sampler_samples": _length(inner) if not iterable and (plain or batches is None) else None,
         "drop_last": any(getattr(part, "drop_last", False) for part in (loader, sampler, holder)),
         "workers": int(loader.num_workers),
         "pin_memory": bool(loader.pin_memory),
         "prefetch_factor": getattr(loader, "prefetch_factor", None),
     }
+
+
+def _name_of(sampler: Any) -> str:
+    """Of its class. Accelerate's sampler draws as PyTorch's does, with another seed."""
+    name = type(sampler).__name__
+    if name not in ("RandomSampler", "SeedableRandomSampler"):
+        return name
+    return "RandomSampler with replacement" if sampler.replacement else "RandomSampler"
 
 
 def _workers_place(loader: Any) -> Optional[Place]:

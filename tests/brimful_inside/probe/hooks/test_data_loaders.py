@@ -6,6 +6,7 @@ from torch.utils.data import (
     BatchSampler,
     DataLoader,
     IterableDataset,
+    RandomSampler,
     SequentialSampler,
     TensorDataset,
 )
@@ -141,6 +142,24 @@ def test_the_facts_of_a_loader_are_its_settings():
         Loader(DataLoader(TensorDataset(torch.zeros(10)), batch_sampler=own)).facts["batch_size"]
         == 5
     )
+
+
+class SeedableRandomSampler(RandomSampler):
+    """As Accelerate's."""
+
+
+@pytest.mark.parametrize(
+    ("sampler", "name"),
+    [
+        (RandomSampler(range(10)), "RandomSampler"),
+        (SeedableRandomSampler(range(10)), "RandomSampler"),
+        (RandomSampler(range(10), replacement=True), "RandomSampler with replacement"),
+        (SequentialSampler(range(10)), "SequentialSampler"),
+    ],
+)
+def test_a_samplers_name_says_whether_it_draws_each_sample_once(sampler, name):
+    data = TensorDataset(torch.zeros(10))
+    assert Loader(DataLoader(data, batch_size=4, sampler=sampler)).facts["sampler"] == name
 
 
 EACH_EPOCH = """
