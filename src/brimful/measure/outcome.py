@@ -88,7 +88,10 @@ def of_trial(
     if kind is not None and kind not in EXHAUSTED:
         return Cause(kind, fatal)
     if reported.reports and all(report.ended == "steps_done" for report in reported.reports):
-        return Cause(Outcome.COMPLETED, fatal, _after_measured(fatal.failure) if fatal else None)
+        sentence = None
+        if fatal is not None and fatal.failure.raised_by != "ended":
+            sentence = _after_measured(fatal.failure)
+        return Cause(Outcome.COMPLETED, fatal, sentence)
     exhausted = _exhausted(fatal, stderr_tail)
     if exhausted is not None and ending.exit_code != 0:
         return exhausted

@@ -49,6 +49,10 @@ _RAISED_BY = {
         "without brimful the call may succeed: this is then a defect of brimful; absolute paths "
         "avoid most of them",
     ),
+    "ended": (
+        "the script draws further batches from a loader that brimful had ended",
+        "a trial leaves out what an evaluation repeats: draw its batches in a for loop",
+    ),
     "brimful": (
         "brimful raised an error of its own",
         "this is a defect of brimful, not of the script; please report it",

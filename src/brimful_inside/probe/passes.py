@@ -25,6 +25,10 @@ ATTRIBUTE, INDICES = "_brimful_pass", "_brimful_indices"
 WRAPPERS = ("BatchSamplerShard", "SkipBatchSampler")
 
 
+class Ended(StopIteration):
+    """A pass that brimful ended."""
+
+
 class Loader:
     """One DataLoader, over all passes."""
 

@@ -149,6 +149,13 @@ def test_what_else_was_seen_is_in_the_sentence(given, outcome, words):
     assert found.outcome is outcome and words in found.sentence
 
 
+def test_that_the_script_found_a_loader_that_brimful_ended_at_its_end_is_not_worth_a_word():
+    at_end = failed("crashed", "Ended", "")
+    at_end = at_end._replace(failure=replace(at_end.failure, raised_by="ended"))
+    result = cause(ENDED, [DONE], [at_end])
+    assert (result.outcome, result.sentence) == (Outcome.COMPLETED, None)
+
+
 @pytest.mark.parametrize(
     ("signal", "words"), [(9, "killed, probably for memory"), (11, "ended by signal 11")]
 )

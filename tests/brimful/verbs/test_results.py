@@ -45,6 +45,7 @@ def error(
         ("worker", "a worker of the script's DataLoader raised an error", "its own traceback"),
         ("refused", "the command cannot be tried as it is, and ended", "start it as this says"),
         ("sandbox", "a file call failed in the layer that keeps the writes", "a defect of brimful"),
+        ("ended", "the script draws further batches from a loader that brimful", "in a for loop"),
         ("brimful", "brimful raised an error of its own", "a defect of brimful"),
         ("card", "the script raised an error", "run the command without brimful first"),
     ],

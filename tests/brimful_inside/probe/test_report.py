@@ -161,6 +161,13 @@ def test_a_script_that_ends_without_the_steps_of_the_trial_says_so(
     )
 
 
+def test_a_loader_without_an_end_that_brimful_ended_is_known_as_the_reason(run_trial):
+    script = "batches = iter(loader)\nwhile True:\n    step(*next(batches))\n"
+    trial = run_trial(HEAD + script)
+    (failure,) = trial.failures
+    assert (failure["raised_by"], failure["after_measured"]) == ("ended", True)
+
+
 THREAD = "import threading\nt = threading.Thread(target=lambda: 1 / 0); t.start(); t.join()\n"
 
 
@@ -281,20 +288,6 @@ for _ in range(6):
 """
     )
     assert trial.report["micro_batches_per_step"] == [1] * 6
-    assert set(trial.report["samples_per_step"][1:]) == {32}
-
-
-def test_an_agent_that_acts_on_one_state_and_learns_of_a_batch_is_counted_by_the_batch(run_trial):
-    trial = run_trial(
-        HEAD
-        + """
-x, y = data.tensors
-for _ in range(6):
-    with torch.no_grad():
-        model(x[:1])
-    step(x[:32], y[:32])
-"""
-    )
     assert set(trial.report["samples_per_step"][1:]) == {32}
 
 

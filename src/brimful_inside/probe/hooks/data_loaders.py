@@ -25,6 +25,7 @@ from brimful_inside.probe.passes import (
     INDICES,
     KEPT_STEPS,
     TRAIN,
+    Ended,
     Loader,
     Pass,
     samples_in,
@@ -332,10 +333,6 @@ class SameBatch(torch_dataloader._BaseDataLoaderIter):  # type: ignore[name-defi
         return batch_tensors.copy_of(self._batch)
 
 
-class _Ended(StopIteration):
-    """A pass that brimful ended."""
-
-
 def patch_loaders(probe_of_rank: Callable[[], Any]) -> None:
     """Into the base classes: once a process, whatever number of probes it has. `probe_of_rank()` is
     the probe.
@@ -419,7 +416,7 @@ def _ending(original: Any, loader: Any) -> Any:
     try:
         yield from original(loader)
     except RuntimeError as error:  # what Python makes of a StopIteration inside of a generator
-        if not isinstance(error.__cause__, _Ended):
+        if not isinstance(error.__cause__, Ended):
             raise
 
 
@@ -430,7 +427,7 @@ def _next(original: Any, iterator: Any) -> Any:
     pass_ = iterator.__dict__[ATTRIBUTE] = probe.loaders.in_epoch(pass_)
     if probe.stops(pass_):
         probe.pass_ended(pass_)
-        raise _Ended
+        raise Ended
     before = time.perf_counter()
     try:
         batch = original(iterator)

@@ -16,6 +16,7 @@ from typing import Any, Callable, Iterable, Iterator, List, Optional, Tuple
 from brimful_inside import Refused
 from brimful_inside.probe.batch_size import user_code
 from brimful_inside.probe.context import call_probe, current_context, guarded
+from brimful_inside.probe.passes import Ended
 from brimful_inside.simulator import oom_patterns
 from brimful_inside.wire import Failure
 
@@ -118,6 +119,8 @@ def raised_by(error: BaseException) -> str:
         return "refused"
     if _OF_WORKER.match(_message(error)):
         return "worker"
+    if isinstance(error, Ended) or isinstance(error.__cause__, Ended):
+        return "ended"
     files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
     ours = [
         file[len(user_code.OURS) :].split(os.sep, 1)[0]

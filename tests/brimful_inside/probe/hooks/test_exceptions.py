@@ -21,6 +21,7 @@ from brimful_inside.probe.hooks.exceptions import (
     raised_by,
     where_in_users_code,
 )
+from brimful_inside.probe.passes import Ended
 from brimful_inside.probe.sandbox.overlay import Overlay
 
 OURS = os.path.dirname(str(brimful_inside.__file__))
@@ -234,6 +235,17 @@ def raised_in(file, error):
 )
 def test_the_frames_of_an_error_show_whose_it_is(file, error, who):
     assert raised_by(raised_in(file, error)) == who
+
+
+def test_a_loader_that_brimful_ended_is_known_inside_of_a_generator_too():
+    def batches():
+        raise Ended
+        yield
+
+    with pytest.raises(RuntimeError) as of_generator:
+        next(batches())
+    assert raised_by(Ended()) == raised_by(of_generator.value) == "ended"
+    assert raised_by(StopIteration()) == "script"
 
 
 @pytest.fixture
