@@ -35,6 +35,8 @@ from brimful.verbs.results import PHASES, error_of, require_steps
 from brimful.verbs.session import Options, Session
 from brimful.verbs.start import Start, start, takes
 from brimful_inside.simulator.program import program_of
+from brimful_inside.simulator.roofline import Kernel
+from brimful_inside.simulator.trace import Trace
 
 _STEPS = 12  # enough batches for remainders and repeats to show, and for a median of step times
 _WARMUP_STEPS = 2
@@ -94,14 +96,16 @@ def audit(
             else:
                 require_steps(session, result)
         devices.require_that_card(began.device, result)
-        result = _with_context(session, result)
+        trace = read_trace(result, session.folder)
+        result = _with_context(result, trace)
         requested = {**trial.command.given, **trial.settings}
         asked = tuple(
             replace(a, place=began.command.found_flags.get(a.setting, a.place))
             for a in requests_in(result)
             if requested.setdefault(a.setting, a.requested) == a.requested
         )
-        report = _audit(session, result, _with_accumulation(result, requested), asked)
+        kernels = trace.runs if trace is not None else ()
+        report = _audit(session, result, _with_accumulation(result, requested), asked, kernels)
         if host_policy:
             host, flags = devices.host_of(result.reports[0]), began.command.found_flags
             report = replace(report, host=host_room(host, result, report, flags))
@@ -127,17 +131,22 @@ def _placed(session: Session, began: Start, audited: Trial) -> Command:
 
 
 def _audit(
-    session: Session, result: TrialResult, requested: dict[str, Setting], asked: tuple[Asked, ...]
+    session: Session,
+    result: TrialResult,
+    requested: dict[str, Setting],
+    asked: tuple[Asked, ...],
+    kernels: Sequence[Kernel],
 ) -> Audit:
     peaks = {
         f"rank {r.rank}, cuda:{card.index}": card.peak for r in result.reports for card in r.cards
     }
+    budget, machine = session.opened.budget, session.opened.machine
     worst = result.reports[0].worst_batch
     of_others = (worst.what,) if worst is not None and worst.mean_samples is not None else ()
     return Audit(
         requested=requested,
         effective=_effective(result),
-        findings=findings(result, requested, session.opened.budget, session.opened.machine, asked),
+        findings=findings(result, requested, budget, machine, asked, kernels),
         loading_share=result.loading_share,
         step_s=statistics.median(result.step_s) if result.step_s else None,
         peak=result.peak,
@@ -164,11 +173,11 @@ def _with_accumulation(result: TrialResult, requested: dict[str, Setting]) -> di
     return {**requested, "accumulation": round(batches)}
 
 
-def _with_context(session: Session, result: TrialResult) -> TrialResult:
+def _with_context(result: TrialResult, trace: Trace | None) -> TrialResult:
     """On an imaginary card, device peaks as `predict` has them: with the context that this program
     has there.
     """
-    gpu, trace = result.trial.device.gpu, read_trace(result, session.folder)
+    gpu = result.trial.device.gpu
     if gpu is None or trace is None:
         return result
     context = with_its_context(gpu, result, program_of(trace)).context_bytes

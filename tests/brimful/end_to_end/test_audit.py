@@ -73,6 +73,27 @@ def test_a_trap_of_a_card_is_found(tmp_path, trap):
     )
 
 
+FROZEN = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+body = nn.Sequential(nn.Conv2d(3, 64, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()).cuda()
+head = nn.Linear(64, 5).cuda()
+optimizer = torch.optim.SGD(head.parameters(), lr=0.1)
+for x, in DataLoader(TensorDataset(torch.randn(64, 3, 32, 32)), batch_size=8):
+    optimizer.zero_grad(); head(body(x.cuda()).detach()).mean().backward(); optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_float32_is_found_by_the_work_of_a_step_not_by_weights_that_train(tmp_path, allowed):
+    setting = f"import torch; torch.backends.cudnn.allow_tf32 = {allowed}\n"
+    (tmp_path / "frozen.py").write_text(setting + FROZEN)
+    command = python(tmp_path / "frozen.py")
+    found = codes(brimful(tmp_path, "audit", "--gpu", "rtx3090", "--json", *command))
+    assert ("full-precision" in found) is not allowed
+
+
 RANKS = """
 import os, torch
 import torch.distributed as dist

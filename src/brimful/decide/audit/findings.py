@@ -10,6 +10,7 @@ from brimful.decide.audit import batches, loading, training
 from brimful.decide.audit.observed import Observed, Texts
 from brimful.decide.loaders_seen import main_loader
 from brimful.values import Asked, Budget, Diagnostic, Machine, Setting, TrialResult
+from brimful_inside.simulator.roofline import Kernel
 
 _FINDERS: tuple[Callable[[Observed], Texts], ...] = (
     batches.hidden_cap,
@@ -42,9 +43,10 @@ def findings(
     budget: Budget | None = None,
     machine: Machine | None = None,
     script: Sequence[Asked] = (),
+    kernels: Sequence[Kernel] = (),
 ) -> tuple[Diagnostic, ...]:
     """All findings of a trial, in the order of `CODES`; () for a sound script or a trial without a
-    report.
+    report. `kernels`: of a step, where an imaginary card showed them.
     """
     if not sample.reports:
         return ()
@@ -62,6 +64,7 @@ def findings(
         budget,
         machine,
         {asked.setting: asked for asked in script},
+        kernels,
     )
     return tuple(
         Diagnostic(code, *texts)

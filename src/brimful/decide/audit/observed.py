@@ -1,10 +1,11 @@
 """What all findings of an audit read."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from brimful.decide.loaders_seen import batches_per_step, samples_of
 from brimful.values import Asked, Budget, Machine, Report, Setting, TrialResult
+from brimful_inside.simulator.roofline import Kernel
 from brimful_inside.wire import LoaderSeen
 
 # problem, explanation, suggestion, and the line that it is about, where that is known
@@ -25,6 +26,7 @@ class Observed:
     machine: Machine | None
     # by setting: where what is requested stands, and what becomes of it
     script: Mapping[str, Asked] = field(default_factory=dict)
+    kernels: Sequence[Kernel] = ()  # of a step, on an imaginary card
 
     @property
     def asked(self) -> int | None:

@@ -8,6 +8,7 @@ IDLE_SHARE = 0.50  # of the budget
 RATE_TOLERANCE = 0.01  # learning rates closer than this are the same
 # compute capabilities whose tensor cores have bf16 and TF32, and fp16 alone
 BF16_FROM, FP16_FROM = [8, 0], [7, 0]
+KINDS = "fp32", "tf32"  # in which a card computes products of float32
 
 
 def learning_rate(observed: Observed) -> Texts:
@@ -121,7 +122,8 @@ def memory_grows(observed: Observed) -> Texts:
 
 def full_precision(observed: Observed) -> Texts:
     """Weights are float32, autocast and TF32 are off, and the card has tensor cores. Convolutions
-    use TF32 by default: where most weights are theirs, there is no finding."""
+    and cuDNN's recurrent networks use TF32 by default: where most arithmetic is theirs (on a real
+    card: most trained weights are the convolutions'), there is no finding."""
     precision = observed.report.precision
     if (
         precision is None
@@ -132,7 +134,11 @@ def full_precision(observed: Observed) -> Texts:
     ):
         return None
     bf16 = precision.capability >= BF16_FROM
-    if bf16 and precision.convolutions > 0.5:
+    flops = {kind: sum(k.flops for k in observed.kernels if k.kind == kind) for kind in KINDS}
+    in_tf32 = precision.convolutions if bf16 else 0.0
+    if sum(flops.values()):
+        in_tf32 = flops["tf32"] / sum(flops.values())
+    if in_tf32 > 0.5:
         return None
     gpu = observed.sample.trial.device.gpu
     fast = (gpu.bf16_flops if bf16 else gpu.fp16_flops) if gpu is not None else None
@@ -149,9 +155,10 @@ def full_precision(observed: Observed) -> Texts:
     if not bf16:
         suggestion = 'torch.autocast("cuda", torch.float16) with a torch.amp.GradScaler'
     return (
-        "The training computes in float32, without autocast" + (" or TF32." if bf16 else "."),
-        f"Matrix products do not use the card's tensor cores.{rates} Small models, which wait "
-        "for launches, gain little.",
+        "Matrix products are computed in float32, without autocast"
+        + (" or TF32." if bf16 else "."),
+        f"They do not use the card's tensor cores.{rates} Small models, which wait for launches, "
+        "gain little.",
         f"Try {suggestion}, and compare the losses.",
     )
 

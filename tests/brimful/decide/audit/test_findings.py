@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from brimful.decide.audit.findings import findings
 from brimful.measure.gpus import find_gpu
 from brimful.values import Device
+from brimful_inside.simulator.roofline import Kernel
 from brimful_inside.wire import Asked, BatchSeen, Draws, Precision, WorstBatch
 from tests.brimful.decide.builders import (
     GIB,
@@ -33,6 +34,13 @@ def only(code, a_sample, requested=ASKED, budget=None, cores=8):
     (found,) = findings(a_sample, requested, budget, machine(cores))
     assert found.code == code and found.problem and found.explanation and found.suggestion
     return found.problem, found.explanation, found.suggestion
+
+
+def by_kernels(convolutions=0.0, **flops):
+    """Codes of a training in float32 whose step has so much arithmetic of each rate class."""
+    kernels = [Kernel("an operation", kind, count, 1) for kind, count in flops.items()]
+    trial = computing(convolutions=convolutions)
+    return [one.code for one in findings(trial, ASKED, None, machine(), kernels=kernels)]
 
 
 def of(one_loader=None, batches_per_step=1, **changes):
@@ -86,7 +94,9 @@ SOUND = {
     "a batch size over all ranks": (sample(RANKS, samples_per_step=64), ASKED),
     "one step skipped": (sample([report(micro_batches_per_step=[1, 1, 1, 2, *[1] * 8])]), ASKED),
     "two loaders side by side": (
-        sample([report([loader(), loader()], micro_batches_per_step=[2] * 12)]),
+        sample(
+            [report([loader(), loader()], micro_batches_per_step=[2] * 12)], samples_per_step=128
+        ),
         ASKED,
     ),
     "an evaluation loader": (
@@ -343,6 +353,11 @@ FOUND = {
         ),
     ),
 }
+
+
+def test_float32_is_judged_by_the_arithmetic_of_a_step_where_it_was_counted():
+    assert by_kernels(fp32=2, tf32=8) == []
+    assert by_kernels(fp32=8, tf32=2, convolutions=0.9) == ["full-precision"]
 
 
 @pytest.mark.parametrize("name", FOUND)
