@@ -213,5 +213,9 @@ def _effective(result: TrialResult) -> EffectiveBatch:
         samples_per_step=round(result.samples_per_step * share)
         if result.samples_per_step is not None
         else None,
-        samples_source=Source.MEASURED if train is not None else Source.ASSUMED,
+        samples_source=Source.ASSUMED
+        if train is None
+        else Source.MEASURED
+        if share == 1
+        else Source.ESTIMATE,
     )

@@ -114,6 +114,8 @@ def test_an_audit_says_where_one_batch_of_a_batch_sampler_stands_for_others(samp
     assert (what in report.notes) is (mean is not None)
     of_loader, of_step = report.effective.loader_batch_size, report.effective.samples_per_step
     assert of_loader == of_step == counted, "those of a mean batch"
+    is_scaled = report.effective.samples_source is Source.ESTIMATE
+    assert is_scaled is (mean is not None)
 
 
 def test_notes_of_the_trial_are_in_the_audit():

@@ -41,6 +41,9 @@ def hidden_accumulation(observed: Observed) -> Texts:
         return None
     effective = observed.sample.samples_per_step
     whole = f" ({counted(effective, 'sample')})" if effective else ""
+    worst = observed.report.worst_batch
+    if worst is not None and worst.mean_samples is not None:
+        whole += " where each is as large as the largest"
     if (replaced := observed.replaced("accumulation")) is not None:
         does = (
             f"{got} batches go into each optimizer step{whole}, and the learning rate acts on all."

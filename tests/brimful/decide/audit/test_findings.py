@@ -262,6 +262,22 @@ FOUND = {
         ),
         (["100 of 1,000"], [], ["250"]),
     ),
+    "a step that accumulates the largest batches of a batch sampler": (
+        partial(
+            only,
+            "hidden-accumulation",
+            sample(
+                [
+                    report(
+                        micro_batches_per_step=[4] * 12,
+                        worst_batch=dataclasses.replace(WORST, samples=64, mean_samples=9.0),
+                    )
+                ],
+                samples_per_step=256,
+            ),
+        ),
+        (["step (256 samples) where each is as large as the largest"], [], []),
+    ),
     "a card that is mostly empty": (
         partial(only, "memory-idle", sample(peak=EMPTY_CARD), budget=device_budget()),
         (["10 %"], ["not a goal"], []),
