@@ -158,21 +158,29 @@ def remainder(observed: Observed) -> Texts:
     if loader.drop_last:
         if rest <= DROPPED_SHARE * length:
             return None
+        explanation = "Where the loader shuffles, they are others in each epoch."
+        if loader.sampler == "SequentialSampler":
+            explanation = "The loader does not shuffle: they are never trained on."
         return (
             f"{rest:,} of {length:,} samples ({format_share(rest / length)}) are dropped in "
             "every epoch (drop_last).",
-            "Without shuffling they are never trained on.",
+            explanation,
             _better_size(size, length),
         )
     steps = length // size + 1
     if rest != 1 and (rest >= SHORT_BATCH_SHARE * size or steps > SHORT_BATCH_STEPS):
         return None
+    fails = (
+        "Its gradient is noisier" if rest > 1 else "Batch normalization fails on a single sample"
+    )
+    weighs = (
+        f"its step has as much weight as the other {steps - 1}"
+        if observed.batches_per_step == 1
+        else "in its step it may have as much weight as a whole batch"
+    )
     return (
         f"The last batch of every epoch has {rest:,} of {size:,} samples.",
-        f"Its gradient is noisier, and its step has as much weight as the other {steps - 1}."
-        if rest > 1
-        else "Batch normalization fails on a single sample, and its step has as much weight as "
-        "the others.",
+        f"{fails}, and {weighs}.",
         _better_size(size, length) + " Or use drop_last=True.",
     )
 

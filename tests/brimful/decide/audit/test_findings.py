@@ -260,7 +260,34 @@ FOUND = {
             of(loader(300, 1000, drop_last=True), samples_per_step=300),
             {"batch_size": 300},
         ),
-        (["100 of 1,000"], [], ["250"]),
+        (["100 of 1,000"], ["Where the loader shuffles, they are others in each epoch."], ["250"]),
+    ),
+    "a tenth of the data never trained on": (
+        partial(
+            only,
+            "remainder",
+            of(
+                loader(300, 1000, drop_last=True, sampler="SequentialSampler"),
+                samples_per_step=300,
+            ),
+            {"batch_size": 300},
+        ),
+        ([], ["The loader does not shuffle: they are never trained on."], []),
+    ),
+    "a short last batch, which is a step": (
+        partial(
+            only, "remainder", of(loader(300, 1000), samples_per_step=300), {"batch_size": 300}
+        ),
+        ([], ["Its gradient is noisier, and its step has as much weight as the other 3."], []),
+    ),
+    "a short last batch, whose step has other batches": (
+        partial(
+            only,
+            "remainder",
+            of(loader(300, 1000), 2, samples_per_step=600),
+            {"batch_size": 300, "accumulation": 2},
+        ),
+        ([], ["noisier, and in its step it may have as much weight as a whole batch."], []),
     ),
     "a step that accumulates the largest batches of a batch sampler": (
         partial(
