@@ -18,7 +18,6 @@ from brimful.show.text import (
     reason,
     setting_text,
     settings_text,
-    share_text,
     speed_text,
     subject_of,
 )
@@ -35,9 +34,7 @@ from brimful.values import (
     Prediction,
     Record,
     Run,
-    Setting,
     Source,
-    SpeedEstimate,
     Verdict,
 )
 
@@ -148,8 +145,11 @@ def of_plan(plan: Plan, record: Record | None = None) -> Headline:
     # It is the fastest only if speed is known: not on a card with known memory and unknown rates.
     unknown = plan.objective.is_of_speed and plan.samples_per_s is None
     objective = Objective.LARGEST if unknown else plan.objective
-    ranks = _ranks(plan, chosen.effective, objective, record.speed if record else None)
-    sentence = _named(plan, setting_text(chosen.effective), objective, ranks)
+    medians = record.speed if record else None
+    alike = objective is Objective.THROUGHPUT and (
+        medians is not None and medians.knee_batch_size not in (None, chosen.effective)
+    )
+    sentence = _named(plan, setting_text(chosen.effective), objective, alike)
     comparison = record.comparison if record else None
     if comparison is not None and comparison.better == "A":
         sentence = (
@@ -185,25 +185,18 @@ def of_plan(plan: Plan, record: Record | None = None) -> Headline:
     return Headline(tone, sentence + ("." if plan.verified else ". No trial has confirmed it."))
 
 
-def _ranks(plan: Plan, size: Setting, objective: Objective, speeds: SpeedEstimate | None) -> str:
-    """How the batch size ranks among all others, by the speeds that are known."""
-    rate = plan.samples_per_s
-    if objective is Objective.THROUGHPUT and speeds is not None:
-        if speeds.knee_batch_size not in (None, size):  # runs side by side do not settle which
-            return "is among the fastest sizes that ran"
-        if rate is not None and rate.source is Source.PREDICTED and speeds.best_batch_size != size:
-            within = share_text(speeds.tolerance)
-            return f"is the smallest within {within} of the highest throughput within memory"
-    if plan.partial and objective is Objective.THROUGHPUT:
-        return "is the fastest"
-    return _RANKS[objective]
-
-
-def _named(plan: Plan, size: str, objective: Objective, ranks: str) -> str:
+def _named(plan: Plan, size: str, objective: Objective, alike: bool) -> str:
     """What is said of the batch size: it stays where nothing is clearly faster than the user's own
-    settings."""
-    rate = plan.samples_per_s
-    same = rate is not None and rate == plan.baseline_samples_per_s
+    settings. `alike`: the medians of all runs name another size, and runs side by side do not
+    settle which is the fastest."""
+    same = plan.samples_per_s is not None and plan.samples_per_s == plan.baseline_samples_per_s
+    ranks = (
+        "is the fastest"
+        if plan.partial and objective is Objective.THROUGHPUT
+        else _RANKS[objective]
+    )
+    if alike:
+        ranks = "is among the fastest sizes that ran"
     text = f"Batch size {size} {ranks}{' so far' if plan.partial else ''}"
     if same and objective.is_of_speed:
         why = (
@@ -211,8 +204,6 @@ def _named(plan: Plan, size: str, objective: Objective, ranks: str) -> str:
             if plan.partial
             else "nothing that ran is predicted to come clearly sooner to the same loss"
             if objective is Objective.LEARNING
-            else "nothing that fits is predicted to be clearly faster"
-            if rate is not None and rate.source is Source.PREDICTED
             else "nothing that ran was clearly faster"
         )
         text = f"Your own settings stay, batch size {size}: {why}"
@@ -393,27 +384,13 @@ def of_audit(audit: Audit) -> Headline:
     does = (
         f"{'an unknown number of' if per_step is None else count_text(per_step)} "
         f"{'sample' if per_step == 1 else 'samples'} in each step"
+        f"{' (assumed)' if audit.effective.samples_source is Source.ASSUMED else ''}"
     )
     if not audit.findings:
         return Headline("good", f"No issues found: the command does what was requested, {does}.")
-    findings = counted(len(audit.findings), "finding")
-    whole, accumulation = (
-        audit.requested.get("batch_size"),
-        audit.requested.get("accumulation", 1),
-    )
-    if isinstance(whole, int) and isinstance(accumulation, int):
-        whole *= accumulation
-    if (
-        whole is None
-        or per_step is None
-        or per_step in (whole, whole * audit.effective.ranks)
-        or any(a.changed_at for a in audit.asked)
-    ):
-        return Headline("note", f"{findings}: {audit.findings[0].problem}")
-    return Headline(
-        "note",
-        f"{findings}: the command trains on {does}, and {setting_text(whole)} were requested.",
-    )
+    first = audit.findings[0]
+    tone = "bad" if first.code == "does-not-fit" else "note"
+    return Headline(tone, f"{counted(len(audit.findings), 'finding')}: {first.problem}")
 
 
 def _without_result(record: Record) -> Headline:

@@ -13,6 +13,7 @@ ON_CPU = {
     "repeated_batches": 32,
     "loader_bound": 16,
     "remainder": 300,
+    "several_loaders": 16,
     "learning_rate": 64,
     "ignored_learning_rate": 64,
     "undrawn_samples": 64,

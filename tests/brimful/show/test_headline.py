@@ -322,17 +322,20 @@ def test_a_run_that_trained_nothing_is_no_good_end() -> None:
     assert headline(replace(record, run=replace(record.run, attempts=(last,)))).tone == "unfinished"
 
 
-def test_an_audits_headline_names_what_was_found_where_the_samples_are_those_requested() -> None:
+def test_an_audits_headline_is_its_first_finding_whatever_was_requested() -> None:
     audit = product.ALL["audit"]().audit
-    asked = {"batch_size": 1, "accumulation": 2}  # the 2 samples that each step trains on
-    same = replace(audit, requested=asked)
-    assert of_audit(same).sentence == f"1 finding: {audit.findings[0].problem}"
-    assert (
-        of_audit(replace(audit, requested={**asked, "accumulation": 4})).sentence
-        == "1 finding: the command trains on 2 samples in each step, and 4 were requested."
-    )
-    of_each_rank = replace(audit.effective, ranks=2, samples_per_step=4)
-    assert of_audit(replace(same, effective=of_each_rank)).sentence == of_audit(same).sentence
+    asked = {"batch_size": 128, "accumulation": 4}
+    said = of_audit(replace(audit, requested=asked))
+    assert (said.tone, said.sentence) == ("note", f"1 finding: {audit.findings[0].problem}")
+    too_large = replace(audit.findings[0], code="does-not-fit")
+    assert of_audit(replace(audit, findings=(too_large,))).tone == "bad"
+
+
+def test_an_audits_headline_says_where_the_samples_of_a_step_are_assumed() -> None:
+    audit = product.ALL["audit-clean"]().audit
+    effective = replace(audit.effective, samples_source=Source.ASSUMED)
+    sentence = of_audit(replace(audit, effective=effective)).sentence
+    assert sentence.endswith("samples in each step (assumed).")
 
 
 def test_a_leak_stands_before_the_peak_that_it_outgrows() -> None:

@@ -82,6 +82,24 @@ def hidden_accumulation(observed: Observed) -> Texts:
     )
 
 
+def several_loaders(observed: Observed) -> Texts:
+    """Of loaders that a step reads side by side, some have batches of another size than the one
+    requested."""
+    asked, samples = observed.asked, observed.sample.samples_per_step or 0
+    report = observed.report
+    sizes = [seen.batch_size or 0 for seen in report.loaders if seen.batches_seen >= report.steps]
+    ranks = observed.sample.trial.device.ranks or len(observed.sample.reports)
+    if samples != sum(sizes) * ranks or asked not in sizes or {asked} == {*sizes}:
+        return None
+    return (
+        f"{counted(samples, 'sample')} go into each step, and the batch size asked for is "
+        f"{asked:,}: {len(sizes)} loaders give batches of {' and '.join(map('{:,}'.format, sizes))}"
+        " side by side.",
+        f"Memory, speed and the learning rate are those of {samples:,}.",
+        "Where that is not meant, look where the other loader takes its batch size from.",
+    )
+
+
 def batch_exceeds_dataset(observed: Observed) -> Texts:
     """The batch size in force is larger than the data set (of this rank)."""
     size = (observed.loader.batch_size if observed.loader else None) or observed.asked

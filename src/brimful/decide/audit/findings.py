@@ -15,6 +15,7 @@ from brimful_inside.simulator.roofline import Kernel
 _FINDERS: tuple[Callable[[Observed], Texts], ...] = (
     batches.hidden_cap,
     batches.hidden_accumulation,
+    batches.several_loaders,
     training.learning_rate,
     training.ignored_learning_rate,
     batches.batch_exceeds_dataset,

@@ -82,6 +82,7 @@ TWO_EPOCHS = loader(
     batches_seen=14,
     iterations=2,
 )
+FIXMATCH = [loader(64, 960), loader(448, 6000)]
 EVALUATION = loader(600, 600, role="eval", batches_seen=1, batches=[], batch_s=0.1)
 FP32 = Precision([8, 0], ["float32"], None, False, 0.0)
 WORST = WorstBatch(100, 1024, True, "lengths vary", [1, 2])
@@ -92,6 +93,10 @@ SOUND = {
     "a sound script": (sample(), ASKED),
     "no report": (sample([], samples_per_s=None), ASKED),
     "a batch size over all ranks": (sample(RANKS, samples_per_step=64), ASKED),
+    "a batch size over all micro-batches": (
+        of(loader(16), 4, samples_per_step=64),
+        ASKED | {"accumulation": 4},
+    ),
     "one step skipped": (sample([report(micro_batches_per_step=[1, 1, 1, 2, *[1] * 8])]), ASKED),
     "two loaders side by side": (
         sample(
@@ -288,6 +293,10 @@ FOUND = {
             {"batch_size": 300, "accumulation": 2},
         ),
         ([], ["noisier, and in its step it may have as much weight as a whole batch."], []),
+    ),
+    "a step that reads a larger batch of another loader": (
+        partial(only, "several-loaders", sample([report(FIXMATCH)], samples_per_step=512)),
+        (["512 samples", "asked for is 64", "2 loaders give batches of 64 and 448"], ["512"], []),
     ),
     "a step that accumulates the largest batches of a batch sampler": (
         partial(
