@@ -74,6 +74,12 @@ def test_a_trap_of_a_card_is_found(tmp_path, trap):
     )
 
 
+def test_a_peak_over_the_card_is_found_first(tmp_path):
+    command = python(TRAPS / "clean.py", "--batch-size", 64, "--lr", 0.001)
+    done = brimful(tmp_path, "audit", "--gpu-memory", "400MiB", "--json", *command)
+    assert codes(done) == ["does-not-fit"]
+
+
 FROZEN = """
 import torch
 from torch import nn
@@ -154,7 +160,8 @@ def test_pairs_drawn_from_copies_of_one_random_state_are_found(tmp_path):
 
 def test_every_code_has_a_trap():
     assert sorted(CODES) == sorted(
-        [trap.replace("_", "-") for trap in (*ON_CPU, *ON_A_CARD)] + ["memory-grows"]
+        [trap.replace("_", "-") for trap in (*ON_CPU, *ON_A_CARD)]
+        + ["memory-grows", "does-not-fit"]
     )
 
 

@@ -13,6 +13,7 @@ from brimful.values import Asked, Budget, Diagnostic, Machine, Setting, TrialRes
 from brimful_inside.simulator.roofline import Kernel
 
 _FINDERS: tuple[Callable[[Observed], Texts], ...] = (
+    training.does_not_fit,
     batches.hidden_cap,
     batches.hidden_accumulation,
     batches.several_loaders,

@@ -75,6 +75,29 @@ def ignored_learning_rate(observed: Observed) -> Texts:
     )
 
 
+def does_not_fit(observed: Observed) -> Texts:
+    """On a card, the peak is over what may be used."""
+    peak, budget = observed.sample.peak, observed.budget
+    if peak is None or budget is None or budget.memory != "device":
+        return None
+    device_bytes = peak.device_bytes or 0
+    if device_bytes <= budget.bytes:
+        return None
+    tensors = peak.allocated_bytes or 0
+    explanation = "The command runs out of memory on this card."
+    if device_bytes - (peak.reserved_bytes or 0) + tensors <= budget.bytes:
+        explanation = (
+            f"Tensors take {format_bytes(tensors)} of it at most. PyTorch gives back what it "
+            "reserves beyond them before it fails: the command may still run, in slower steps."
+        )
+    return (
+        f"The peak is {format_bytes(device_bytes)}, {format_bytes(device_bytes - budget.bytes)} "
+        f"more than the {format_bytes(budget.bytes)} that may be used.",
+        explanation,
+        "Ask brimful predict for the largest batch size that fits.",
+    )
+
+
 def memory_idle(observed: Observed) -> Texts:
     """On a card, the peak is under half of what may be used, and the data set has room for a larger
     batch.

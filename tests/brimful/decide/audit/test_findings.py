@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from brimful.decide.audit.findings import findings
 from brimful.measure.gpus import find_gpu
-from brimful.values import Device
+from brimful.values import Device, PhasePeak
 from brimful_inside.simulator.roofline import Kernel
 from brimful_inside.wire import Asked, BatchSeen, Draws, Precision, WorstBatch
 from tests.brimful.decide.builders import (
@@ -314,6 +314,24 @@ FOUND = {
         ),
         (["step (256 samples) where each is as large as the largest"], [], []),
     ),
+    "a peak that tensors take": (
+        partial(
+            only,
+            "does-not-fit",
+            sample(peak=PhasePeak(24 * GIB, 25 * GIB, 26 * GIB, None)),
+            budget=device_budget(),
+        ),
+        (["26.0 GiB, 6.00 GiB more than the 20.0 GiB"], ["runs out of memory"], ["predict"]),
+    ),
+    "a peak of which PyTorch gives enough back": (
+        partial(
+            only,
+            "does-not-fit",
+            sample(peak=PhasePeak(12 * GIB, 25 * GIB, 26 * GIB, None)),
+            budget=device_budget(),
+        ),
+        (["26.0 GiB"], ["Tensors take 12.0 GiB of it at most", "may still run"], []),
+    ),
     "a card that is mostly empty": (
         partial(only, "memory-idle", sample(peak=EMPTY_CARD), budget=device_budget()),
         (["10 %"], ["not a goal"], []),
@@ -405,6 +423,13 @@ FOUND = {
         ),
     ),
 }
+
+
+def test_what_does_not_fit_stands_first():
+    trial = of(
+        loader(2, 512), samples_per_step=2, peak=PhasePeak(24 * GIB, 25 * GIB, 26 * GIB, None)
+    )
+    assert codes(trial, budget=device_budget()) == ["does-not-fit", "hidden-cap"]
 
 
 def test_float32_is_judged_by_the_arithmetic_of_a_step_where_it_was_counted():
