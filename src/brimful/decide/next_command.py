@@ -7,9 +7,10 @@ from brimful.command import fill, opened, placeholders
 from brimful.decide.memory.search_traced import NOT_FOLLOWED
 from brimful.decide.run.settings import ACCUMULATION
 from brimful.decide.tune.plan import command_line
-from brimful.units import format_bytes, format_rate, format_share
+from brimful.units import counted, format_bytes, format_rate, format_share
 from brimful.values import Command, NextCommand, Prediction, Setting, Verdict
 
+FEWER_UPDATES = 2  # times as few are worth a word (assumed)
 SettingsAt = Callable[[int | None], Mapping[str, Setting]]
 
 
@@ -78,7 +79,8 @@ def after_prediction(
         if not fits and remedies and remedies[-1].verdict == Verdict.FITS:
             changes = " and ".join(remedy.what for remedy in remedies)
             why += f" as the script is; with {changes} {asked:,} does"
-    return NextCommand(_line(command, settings), f"{why}{numbers}", size)
+    why += numbers + _fewer_updates(prediction, size)
+    return NextCommand(_line(command, settings), why, size)
 
 
 def _follows_none(prediction: Prediction) -> bool:
@@ -93,6 +95,18 @@ def _numbers(prediction: Prediction, size: int) -> str:
         return ""
     text = f"; predicted {row.memory_text} of {format_bytes(prediction.budget.bytes)}"
     return text + (f", {format_rate(row.samples_per_s.value)}" if row.samples_per_s else "")
+
+
+def _fewer_updates(prediction: Prediction, size: int) -> str:
+    """What a batch size that is larger than the script's own costs; "" where it is not known."""
+    before, after = (
+        row.updates_per_epoch if row is not None else None
+        for row in map(prediction.row_at, (prediction.batch_size, size))
+    )
+    if before is None or after is None or before.value < FEWER_UPDATES * after.value:
+        return ""
+    updates = counted(round(after.value), "update")
+    return f"; {updates} an epoch and not {before.value:,.0f}: how it learns is not predicted"
 
 
 def _after_a_table(

@@ -18,6 +18,7 @@ from brimful.show.text import (
     reason,
     setting_text,
     settings_text,
+    share_text,
     speed_text,
     subject_of,
 )
@@ -34,7 +35,9 @@ from brimful.values import (
     Prediction,
     Record,
     Run,
+    Setting,
     Source,
+    SpeedEstimate,
     Verdict,
 )
 
@@ -145,11 +148,8 @@ def of_plan(plan: Plan, record: Record | None = None) -> Headline:
     # It is the fastest only if speed is known: not on a card with known memory and unknown rates.
     unknown = plan.objective.is_of_speed and plan.samples_per_s is None
     objective = Objective.LARGEST if unknown else plan.objective
-    medians = record.speed if record else None
-    alike = objective is Objective.THROUGHPUT and (
-        medians is not None and medians.knee_batch_size not in (None, chosen.effective)
-    )
-    sentence = _named(plan, setting_text(chosen.effective), objective, alike)
+    ranks = _ranks(plan, chosen.effective, objective, record.speed if record else None)
+    sentence = _named(plan, setting_text(chosen.effective), objective, ranks)
     comparison = record.comparison if record else None
     if comparison is not None and comparison.better == "A":
         sentence = (
@@ -185,18 +185,25 @@ def of_plan(plan: Plan, record: Record | None = None) -> Headline:
     return Headline(tone, sentence + ("." if plan.verified else ". No trial has confirmed it."))
 
 
-def _named(plan: Plan, size: str, objective: Objective, alike: bool) -> str:
+def _ranks(plan: Plan, size: Setting, objective: Objective, speeds: SpeedEstimate | None) -> str:
+    """How the batch size ranks among all others, by the speeds that are known."""
+    rate = plan.samples_per_s
+    if objective is Objective.THROUGHPUT and speeds is not None:
+        if speeds.knee_batch_size not in (None, size):  # runs side by side do not settle which
+            return "is among the fastest sizes that ran"
+        if rate is not None and rate.source is Source.PREDICTED and speeds.best_batch_size != size:
+            within = share_text(speeds.tolerance)
+            return f"is the smallest within {within} of the highest throughput within memory"
+    if plan.partial and objective is Objective.THROUGHPUT:
+        return "is the fastest"
+    return _RANKS[objective]
+
+
+def _named(plan: Plan, size: str, objective: Objective, ranks: str) -> str:
     """What is said of the batch size: it stays where nothing is clearly faster than the user's own
-    settings. `alike`: the medians of all runs name another size, and runs side by side do not
-    settle which is the fastest."""
-    same = plan.samples_per_s is not None and plan.samples_per_s == plan.baseline_samples_per_s
-    ranks = (
-        "is the fastest"
-        if plan.partial and objective is Objective.THROUGHPUT
-        else _RANKS[objective]
-    )
-    if alike:
-        ranks = "is among the fastest sizes that ran"
+    settings."""
+    rate = plan.samples_per_s
+    same = rate is not None and rate == plan.baseline_samples_per_s
     text = f"Batch size {size} {ranks}{' so far' if plan.partial else ''}"
     if same and objective.is_of_speed:
         why = (
@@ -204,6 +211,8 @@ def _named(plan: Plan, size: str, objective: Objective, alike: bool) -> str:
             if plan.partial
             else "nothing that ran is predicted to come clearly sooner to the same loss"
             if objective is Objective.LEARNING
+            else "nothing that fits is predicted to be clearly faster"
+            if rate is not None and rate.source is Source.PREDICTED
             else "nothing that ran was clearly faster"
         )
         text = f"Your own settings stay, batch size {size}: {why}"

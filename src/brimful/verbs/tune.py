@@ -220,6 +220,8 @@ class _Choice:
 
     @property
     def samples_per_s(self) -> Estimate | None:
+        if self.speed is not None and self.speed.batch_size == self.batch_size:
+            return self.speed.samples_per_s
         points = self.speed.curve if self.speed is not None else ()
         return next((point.value for point in points if point.batch_size == self.batch_size), None)
 
@@ -247,6 +249,7 @@ def _plan(
         measured=False,
         peak_bytes=estimate_of(peak),
         samples_per_s=choice.samples_per_s,
+        baseline_samples_per_s=choice.samples_per_s if choice.batch_size == asked else None,
         **more,
     )
 
@@ -296,7 +299,8 @@ def _choose(
     limited_by: str | None,
     noise: Estimate | None,
 ) -> _Choice:
-    """THROUGHPUT takes the predicted knee, LEARNING the size that comes soonest to the same loss by
+    """THROUGHPUT takes the predicted knee, or the requested size where no other is predicted to be
+    clearly faster, LEARNING the size that comes soonest to the same loss by
     the same curve, FIT the requested size if it fits; LARGEST, and any other, the largest.
     """
     if goal is Objective.FIT and asked is not None and asked <= largest:
@@ -319,6 +323,14 @@ def _choose(
             why = "predicted to come soonest to the same loss, by the gradient noise scale"
             learns = soonest(rows, noise.value).batch_size
             return _Choice(learns, why, speed, (_predicted(speed, knee),))
+    own = speed_of(view, asked, largest) if asked is not None and asked <= largest else None
+    if asked is not None and isinstance(own, PredictedSpeed) and own.samples_per_s is not None:
+        fastest = max(point.value.value for point in speed.curve)
+        clearly_slower = own.samples_per_s.value < (1 - speed.tolerance) * fastest
+        if not clearly_slower and _confirm(view, asked) is not None:
+            within = format_share(speed.tolerance)
+            why = f"your own: none that fits is predicted to be more than {within} faster"
+            return _Choice(asked, why, own, (_predicted(speed, knee),))
     why = "predicted to be the fastest that fits"
     if knee != best:
         why = (

@@ -164,7 +164,8 @@ class Probe:
         """The first forward pass since a step, or since a batch whose use is not known."""
         self.steps.end_by_hand()
         self.loaders.consumption.worked_on()
-        if self._first_dimension is None and not self.loaders.any:
+        # An agent acts without gradients, on one state, before it learns of a batch.
+        if (self._first_dimension is None or torch.is_grad_enabled()) and not self.loaders.any:
             self._first_dimension = _samples_in(args, self.config.settings.get("batch_size"))
         self.activity.forward_begins(module)
         self.reporting.progress()

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from brimful.decide.next_command import after_prediction
-from brimful.values import Command, Place, Prediction
+from brimful.values import Command, Estimate, Place, Prediction, Source, TriedSize
 from tests.brimful.show import product
 
 FLAG = Command(("python", "train.py", "--batch-size", "{batch_size}"))
@@ -53,6 +53,26 @@ def test_what_fits_is_tuned_left_open_the_knee_or_the_largest_is_taken_and_else_
     of: Callable[[], Prediction], changes: dict, command: Command, is_open: bool, typed: str | None
 ) -> None:
     assert line(replace(of(), **changes), command, is_open) == typed
+
+
+def test_a_size_with_far_fewer_updates_an_epoch_says_so_and_one_with_more_does_not() -> None:
+    def why(size: int, updates: dict[int, float]) -> str:
+        value = fits()
+        assert value.speed is not None
+        speed = replace(value.speed, knee_batch_size=size)
+        rows = tuple(
+            TriedSize(at, True, updates_per_epoch=Estimate(number, Source.PREDICTED))
+            for at, number in updates.items()
+        )
+        value = replace(value, batch_size=64, sizes=rows, speed=speed)
+        following = after_prediction(INSIDE, value, True, lambda size: {"batch_size": size or 64})
+        assert following is not None
+        return following.why
+
+    ends = "; 1 update an epoch and not 313: how it learns is not predicted"
+    assert why(4096, {64: 313, 4096: 1}).endswith(ends)
+    assert "update" not in why(96, {64: 313, 96: 209})
+    assert "update" not in why(16, {64: 313, 16: 1250})
 
 
 def test_an_accumulation_that_was_advised_stays_in_what_comes_next() -> None:

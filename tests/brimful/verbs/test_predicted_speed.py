@@ -6,6 +6,7 @@ import pytest
 
 from brimful import predict, tune
 from brimful.errors import UsageError
+from brimful.show.headline import headline
 from brimful.values import Objective, Source
 from brimful_inside.simulator.roofline import Kernel
 from brimful_inside.simulator.trace import Free, Malloc, Row
@@ -39,6 +40,26 @@ def test_the_predicted_knee_is_the_plan_where_it_fits():
     row = next(row for row in plan.settings if row.name == "batch_size")
     assert row.source is Source.PREDICTED and row.why.startswith("predicted")
     assert "predicted-speed" in {warning.code for warning in plan.warnings}
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        (
+            1_000,
+            "is the smallest within 3 % of the highest throughput within memory on NVIDIA A100",
+        ),
+        (30_000, "Your own settings stay, batch size 30,000: nothing that fits is predicted to be"),
+    ],
+)
+def test_a_size_of_the_users_own_stays_unless_another_is_predicted_to_be_clearly_faster(
+    asked, says
+):
+    argv = ("my-train", "--batch-size", str(asked))
+    record = work(Clocked(dataset=None), tune, argv, gpu="a100-40gb")
+    assert says in headline(record).sentence
+    assert (chosen(record) == asked) == says.startswith("Your own")
+    assert record.plan.verified
 
 
 def test_batches_of_different_numbers_of_samples_count_with_their_mean():

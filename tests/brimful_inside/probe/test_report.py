@@ -291,6 +291,20 @@ for _ in range(6):
     assert set(trial.report["samples_per_step"][1:]) == {32}
 
 
+def test_an_agent_that_acts_on_one_state_and_learns_of_a_batch_is_counted_by_the_batch(run_trial):
+    trial = run_trial(
+        HEAD
+        + """
+x, y = data.tensors
+for _ in range(6):
+    with torch.no_grad():
+        model(x[:1])
+    step(x[:32], y[:32])
+"""
+    )
+    assert set(trial.report["samples_per_step"][1:]) == {32}
+
+
 def test_steps_that_a_scaler_skips_are_reported(run_trial):
     trial = run_trial(
         HEAD
