@@ -9,7 +9,7 @@ from brimful_inside.wire import LoaderSeen
 
 
 def loaders(result: TrialResult, role: str) -> Iterator[LoaderSeen]:
-    """`role`: "train" or "eval"."""
+    """`role`: "train", "eval" or "beside"."""
     return (
         loader for report in result.reports[:1] for loader in report.loaders if loader.role == role
     )
