@@ -270,7 +270,9 @@ def of_prediction(prediction: Prediction) -> Headline:
 def _before_numbers(prediction: Prediction) -> str:
     """What is to be known before any number: that some of the cards do nothing, which a table of
     cards says itself, that nothing may be trained, that the search did not come to its end."""
-    codes = ("partial",) if prediction.which else ("idle-cards", "no-whole-step", "partial")
+    codes = ("no-whole-step", "partial")
+    if not prediction.which:
+        codes = ("idle-cards", *codes)
     shown = [w for w in prediction.warnings if w.code in codes]
     return "".join(f"{_sentence(w.problem)}; {w.suggestion}. " for w in shown)
 

@@ -233,15 +233,17 @@ def test_no_size_is_recommended_at_which_an_epoch_has_fewer_batches_than_a_step(
 
 
 def test_a_size_at_which_an_epoch_has_fewer_batches_than_a_step_is_a_warning():
-    def predicted(size: int) -> tuple[Prediction, str]:
+    def predicted(size: int, gpu: str = "a100-40gb") -> tuple[Prediction, str]:
         world, asked = Clocked(dataset=1000, accumulated=4), ("my-train", "--batch-size", str(size))
-        record = work(world, predict, asked, gpu="a100-40gb")
+        record = work(world, predict, asked, gpu=gpu)
         return record.prediction, headline(record).sentence
 
     prediction, said = predicted(512)
     assert (prediction.epoch.steps, prediction.epoch.most_steps) == (0, 1)
     assert said.startswith("A step takes 4 batches, and an epoch has fewer: the script makes no up")
     assert "take a batch size of 333 or less" in said
+    _, of_cards = predicted(512, "a100-40gb,l4")
+    assert of_cards.startswith("A step takes 4 batches")
     row = prediction.row_at(512)
     assert (row.updates_per_epoch.value, row.updates_per_epoch.high) == (0, 1)
     assert row.step_s.value == pytest.approx(1000 / row.samples_per_s.value)
