@@ -288,7 +288,8 @@ class LoadingSpeed:
 class LoaderSeen:
     """One DataLoader that was iterated."""
 
-    role: str  # "train" or "eval"
+    # "train", "eval", or "beside": its batches go into steps with those of a training loader
+    role: str
     batch_size: Optional[int]  # the loader's own; None where a batch sampler decides
     dataset_length: Optional[int]  # None for iterable datasets
     length: Optional[int]  # batches per epoch, before brimful ends it early

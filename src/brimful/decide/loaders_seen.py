@@ -9,7 +9,7 @@ from brimful_inside.wire import LoaderSeen
 
 
 def loaders(result: TrialResult, role: str) -> Iterator[LoaderSeen]:
-    """`role`: "train" or "eval"."""
+    """`role`: "train", "eval" or "beside"."""
     return (
         loader for report in result.reports[:1] for loader in report.loaders if loader.role == role
     )
@@ -106,3 +106,22 @@ def batches_per_step(result: TrialResult) -> float | None:
         )
         return statistics.median_low(counts) if counts else None
     return None
+
+
+def steps_at_the_end(result: TrialResult) -> bool:
+    """Whether a trial showed a step that lacks a batch or more: the script accumulates batches, and
+    steps at the end of an epoch with those that are left."""
+    samples = [count for report in result.reports[:1] for count in report.samples_per_step if count]
+    batches = batches_per_step(result) or 1
+    return bool(samples) and min(samples) * batches <= statistics.median(samples) * (batches - 1)
+
+
+def share_of_main(result: TrialResult) -> float:
+    """Of the samples of a step those of the main loader, by which an epoch is counted. Others may
+    be read beside it."""
+
+    def batch(loader: LoaderSeen | None) -> int:
+        return (loader.batches[0].samples if loader and loader.batches else None) or 0
+
+    main, beside = batch(main_loader(result)), sum(map(batch, loaders(result, "beside")))
+    return main / (main + beside) if main else 1.0

@@ -18,15 +18,16 @@ def recommended(prediction: Prediction, is_open: bool) -> tuple[int | None, int]
     """(The batch size to train at, how many batches of it stand for one that was asked for.)
 
     Of what fits: the size that was asked; where it was left open the smallest that is nearly as
-    fast, if speed is known. Else the part that was advised, where it fits as the script is, or the
-    largest that does. None where nothing fits, and where the script follows no size.
+    fast, if speed is known, of those at which an epoch has the batches of a step. Else the part
+    that was advised, where it fits as the script is, or the largest that does. None where nothing
+    fits, and where the script follows no size.
     """
     size, largest, speed = prediction.batch_size, prediction.largest_batch_size, prediction.speed
     if size is None or _follows_none(prediction):
         return None, 1
     if prediction.verdict == Verdict.FITS:
         knee = speed.knee_batch_size if speed is not None else None
-        return (knee or largest or size) if is_open else size, 1
+        return (knee or _largest(prediction) or size) if is_open else size, 1
     # the micro-batches of the changes that would make it fit; 1 without
     remedies = prediction.what_if.remedies if prediction.what_if is not None else ()
     codes = [remedy.code for remedy in remedies if remedy.code.startswith("accumulation-")]
@@ -70,17 +71,24 @@ def after_prediction(
             why = f"{size:,} a batch, {parts} of them accumulated: an update as asked"
         else:
             why = f"{size:,} a batch; accumulate {parts} in the script for {asked:,} an update"
-    elif fits and prediction.speed is not None and size != prediction.largest_batch_size:
+    elif fits and prediction.speed is not None and size != _largest(prediction):
         tolerance = format_share(prediction.speed.tolerance)
         why = f"{size:,}: the smallest batch size within {tolerance} of the best predicted speed"
     else:
         why = f"{size:,}: the largest batch size that fits"
+        if fits and size != prediction.largest_batch_size:
+            why += " and leaves an epoch the batches of a step"
         remedies = prediction.what_if.remedies if prediction.what_if is not None else ()
         if not fits and remedies and remedies[-1].verdict == Verdict.FITS:
             changes = " and ".join(remedy.what for remedy in remedies)
             why += f" as the script is; with {changes} {asked:,} does"
     why += numbers + _fewer_updates(prediction, size)
     return NextCommand(_line(command, settings), why, size)
+
+
+def _largest(prediction: Prediction) -> int | None:
+    """At which an epoch has the batches of a step, where that is known."""
+    return prediction.largest_with_a_step or prediction.largest_batch_size
 
 
 def _follows_none(prediction: Prediction) -> bool:

@@ -136,7 +136,7 @@ def _brief_facts(prediction: Prediction, record: Record) -> Facts:
     rows = [
         ("warning", Cell(warning.problem, tone="warn", note=warning.suggestion or None))
         for warning in first
-        if warning.code != "idle-cards"  # the headline says it
+        if warning.code not in ("idle-cards", "no-whole-step")  # the headline says it
     ]
     if prediction.which or prediction.grid:
         return Facts("", tuple(rows))

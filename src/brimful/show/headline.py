@@ -263,13 +263,16 @@ def of_prediction(prediction: Prediction) -> Headline:
         return Headline(
             "note", f"{sentence} The card waits for data: {loading_text(prediction.loading)}."
         )
-    return Headline("good" if fits else "bad", sentence)
+    trains = all(warning.code != "no-whole-step" for warning in prediction.warnings)
+    return Headline(("good" if trains else "note") if fits else "bad", sentence)
 
 
 def _before_numbers(prediction: Prediction) -> str:
     """What is to be known before any number: that some of the cards do nothing, which a table of
-    cards says itself, that the search did not come to its end."""
-    codes = ("partial",) if prediction.which else ("idle-cards", "partial")
+    cards says itself, that nothing may be trained, that the search did not come to its end."""
+    codes = ("no-whole-step", "partial")
+    if not prediction.which:
+        codes = ("idle-cards", *codes)
     shown = [w for w in prediction.warnings if w.code in codes]
     return "".join(f"{_sentence(w.problem)}; {w.suggestion}. " for w in shown)
 

@@ -64,6 +64,7 @@ _CHANGE_THE_NUMBERS = (
         "hidden-cap",
         "batch-exceeds-dataset",
         "batch-size-past-a-limit",
+        "no-whole-step",
         "memory-grows",
         "evaluation-collects",
     ),

@@ -263,6 +263,8 @@ def grid_figure(prediction: Prediction) -> Figure:
 
 # --- batch sizes ---
 
+_MANY_UPDATES = 20  # of an epoch: one more is no more than 5 %
+
 
 def sizes_table(
     sizes: Sequence[TriedSize],
@@ -289,7 +291,7 @@ def sizes_table(
         ],
         "of card" if is_whole else "of budget": [_share_cell(s, budget) for s in sizes],
         "effective batch": [_number(size.effective_batch, count_text) for size in sizes],
-        "updates / epoch": [_number(size.updates_per_epoch, count_text) for size in sizes],
+        "updates / epoch": [_updates_cell(size.updates_per_epoch) for size in sizes],
         "time / step": [_number(size.step_s, seconds_text) for size in sizes],
         "time / epoch": [_number(size.epoch_s, seconds_text) for size in sizes],
         "samples/s": [_number(size.samples_per_s, speed_text) for size in sizes],
@@ -347,6 +349,15 @@ def _share_cell(size: TriedSize, budget: Budget | None) -> Cell:
     elif size.fits:
         why = ", fits"  # as PyTorch empties its cache
     return Cell(share_text(share) + why, share=share, tone=tone)
+
+
+def _updates_cell(updates: Estimate | None) -> Cell:
+    """ "5 or 6" where nobody saw whether the script steps at the end of an epoch; of many the
+    lower."""
+    cell = _number(updates, count_text)
+    if updates is None or updates.high is None or updates.value >= _MANY_UPDATES:
+        return cell
+    return replace(cell, text=f"{cell.text} or {count_text(updates.high)}")
 
 
 def _number(value: Estimate | None, text: Callable[[float], str]) -> Cell:

@@ -326,15 +326,15 @@ def uneven_text(prediction: Prediction) -> str:
 
 def epoch_text(epoch: Epoch) -> str:
     """ "782 steps of 64: 50,030 samples, each once; 3.20 s (predicted), and 0.4 s to evaluate 5,003
-    (predicted)".
+    (predicted)"; "5 or 6 steps of 192: …" where nobody saw whether the script steps at the end.
     """
     drawn = "each once" if epoch.distinct is not None else "how many distinct ones is not known"
     if epoch.samples_given:
         drawn = "by --samples"
-    steps = (
-        f"{counted(epoch.steps, 'step')} of {epoch.samples_per_step:,}: "
-        f"{counted(epoch.samples, 'sample')}, {drawn}"
-    )
+    steps = counted(epoch.most_steps or epoch.steps, "step")
+    if epoch.most_steps is not None:
+        steps = f"{epoch.steps:,} or {steps}"
+    steps += f" of {epoch.samples_per_step:,}: {counted(epoch.samples, 'sample')}, {drawn}"
     loaded = ", with loading as it is here" if epoch.waits_for_data else ""
     time = f"{seconds_text(epoch.train_s.value)} ({epoch.train_s.source.value}{loaded})"
     text = f"{steps}; {time}"

@@ -309,6 +309,8 @@ class Prediction:
     ignores_batch_size: bool = False  # it is that whatever size is asked
     next_command: NextCommand | None = None  # None: nothing fits
     loading: Loading | None = None  # None: the script's loader could not be timed here
+    # the largest batch size that fits and at which an epoch has the batches of a step
+    largest_with_a_step: int | None = None
     # None: nobody knows how many samples it has, or how long a step takes
     epoch: Epoch | None = None
     # that fits if the predicted peak is right to the byte; None: it was not asked, or none is named

@@ -183,6 +183,7 @@ class PredictedSpeed:
     exact: bool  # the same kernels ran in all traces
     notes: tuple[str, ...] = ()  # what is not in it: "communication between 4 ranks is not counted"
     ranks: int = 1
+    batches_per_step: float = 1  # of each rank
     # seconds of it between cards, hidden ones too; the note names the link. None: none seen
     exchange: Estimate | None = None
     # of these, the seconds in which the card computes nothing; None likewise
@@ -220,9 +221,9 @@ class Loading:
 class Epoch:
     """An epoch of the training at the predicted speed, over all ranks."""
 
-    steps: int
+    steps: int  # with all their batches, where the script accumulates several
     samples_per_step: int
-    samples: int
+    samples: int  # without those that drop_last leaves out
     samples_given: bool  # by the user, not by the data that is here
     distinct: int | None  # of these; None where nobody knows
     train_s: Estimate
@@ -231,3 +232,5 @@ class Epoch:
     evaluation_s: Estimate | None
     # of what runs on the card from one pass over the data to the next, evaluations aside
     between_s: Estimate | None = None
+    # with one at the end of the batches that are left, where nobody saw whether the script makes it
+    most_steps: int | None = None

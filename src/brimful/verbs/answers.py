@@ -253,11 +253,16 @@ def sizes_of(
         if speed is not None:
             epoch = epoch_of(trials.representative(), speed, loading, samples)
             row = replace(row, samples_per_s=speed.samples_per_s, step_s=speed.step_s)
-            if epoch is not None:
+            if epoch is not None and speed.samples_per_s is not None:
+                least = None if epoch.most_steps is None else epoch.steps
+                part = min(1.0, epoch.samples / (speed.samples_per_s.value * speed.step_s.value))
                 row = replace(
                     row,
                     effective_batch=Estimate(epoch.samples_per_step, Source.PREDICTED),
-                    updates_per_epoch=Estimate(epoch.steps, Source.PREDICTED),
+                    updates_per_epoch=Estimate(
+                        epoch.steps, Source.PREDICTED, least, epoch.most_steps
+                    ),
+                    step_s=speed.step_s.with_all(lambda seconds, part=part: part * seconds),
                     epoch_s=epoch.train_s,
                 )
         rows.append(row)

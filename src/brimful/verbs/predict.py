@@ -38,9 +38,9 @@ from brimful.verbs.imaginary import CardView, largest_without_interval, view_of
 from brimful.verbs.results import PHASES
 from brimful.verbs.session import Options
 from brimful.verbs.start import start
-from brimful.verbs.step_speed import seconds_outside_steps, speed_of
+from brimful.verbs.step_speed import largest_with_a_step, seconds_outside_steps, speed_of
 from brimful.verbs.trials import Trials
-from brimful.verbs.warnings import Answer, warnings_of
+from brimful.verbs.warnings import Answer, about_steps, warnings_of
 from brimful.verbs.what_if import Explained, explain, opened_downwards, what_would_help
 from brimful.verbs.which_card import by_memory, by_price, which_card
 
@@ -153,7 +153,8 @@ def predict(
                 shown = _sizes(view, answer, prediction, is_open, sizes, samples)
                 prediction = replace(prediction, sizes=shown)
             following = after_prediction(trials.command, prediction, is_open, trials.settings_at)
-            prediction = replace(prediction, next_command=following, epoch=epoch)
+            warnings = (*prediction.warnings, *about_steps(prediction, epoch))
+            prediction = replace(prediction, next_command=following, epoch=epoch, warnings=warnings)
             for write, path in files.items():
                 written = write(view, answer, path)
                 if isinstance(written, Diagnostic):
@@ -256,7 +257,8 @@ def _prediction(
     warnings = [*warnings_of(view, answer), *noted]
     largest = _largest(trials, answer, fits)
     in_force = trials.in_force(answer.conclusion, answer.size)
-    speed = speed_of(view, in_force, largest)
+    most = largest_with_a_step(trials, largest)
+    speed = speed_of(view, in_force, most)
     if isinstance(speed, Diagnostic):
         warnings.append(speed)
         speed = None
@@ -272,6 +274,7 @@ def _prediction(
         phases=answer.phases,
         not_seen=tuple(name for name in PHASES if name not in answer.phases),
         largest_batch_size=largest if trials.in_batches else None,
+        largest_with_a_step=most if trials.in_batches else None,
         solved=_solved(trials, answer, largest),
         in_force=in_force if in_force != answer.size else None,
         ignores_batch_size=estimate is not None and estimate.ignores_batch_size,

@@ -1,9 +1,17 @@
 """The predicted speed of a step, from what trials on an imaginary card showed."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from brimful.decide.loaders_seen import batches_per_step, mean_share
+from brimful.decide.loaders_seen import (
+    batches_per_step,
+    loaders,
+    mean_share,
+    share_of_main,
+    steps_at_the_end,
+)
+from brimful.decide.speed.epoch import steps_of_epoch
 from brimful.decide.speed.kernels import KernelModel, ScaledKernels
 from brimful.decide.speed.predicted import (
     is_of_a_fixed_total,
@@ -14,6 +22,7 @@ from brimful.decide.speed.predicted import (
 )
 from brimful.values import Diagnostic, Estimate, PredictedSpeed, TrialResult
 from brimful.verbs.imaginary import CardView
+from brimful.verbs.trials import Trials
 
 FIXED_TOTAL = (
     "steps at other batch sizes, and so the knee, since a step accumulates batches to a fixed total"
@@ -76,8 +85,31 @@ def speed_of(
         draws=not accumulates and trials.in_batches,
     )
     assert speed is not None
-    speed = replace(speed, environments=report.environments)
+    at = done.get(batch_size) or done[_smallest(done)]
+    speed = replace(
+        speed, environments=report.environments, batches_per_step=batches_per_step(at) or 1
+    )
     return speed if trials.in_batches else replace(speed, batch_size=None)
+
+
+def largest_with_a_step(trials: Trials, largest: int | None) -> int | None:
+    """Of the batch sizes up to `largest` the largest at which an epoch has the batches of a step;
+    `largest` where nobody knows of a smaller one."""
+    done = trials.completed()
+    samples_at = samples_by_size({n or 0: shown.samples_per_step for n, shown in done.items()})
+    result, length = trials.representative(), trials.dataset_length()
+    if not largest or not samples_at or not length:
+        return largest
+    if has_a_fixed_total(done) or steps_at_the_end(result):
+        return largest
+    samples = length * result.reports[0].world_size / share_of_main(result)
+    batches = batches_per_step(done[_smallest(done)]) or 1
+    drops_last = any(loader.drop_last for loader in loaders(result, "train"))
+
+    def is_without(size: int) -> bool:
+        return not steps_of_epoch(samples, samples_at(size), batches, drops_last).steps
+
+    return bisect_left(range(1, largest + 1), True, key=is_without) or largest
 
 
 def kernels_of(
@@ -131,8 +163,12 @@ def with_whole_steps(done: Mapping[int | None, TrialResult]) -> dict[int | None,
     """
     if not done:
         return {}
-    usual = batches_per_step(done[min(done, key=lambda size: size or 0)])
+    usual = batches_per_step(done[_smallest(done)])
     return {size: result for size, result in done.items() if batches_per_step(result) == usual}
+
+
+def _smallest(done: Mapping[int | None, TrialResult]) -> int | None:
+    return min(done, key=lambda size: size or 0)
 
 
 def _left_out(result: TrialResult) -> list[str]:

@@ -35,8 +35,10 @@ from brimful.verbs.imaginary import CardView, view_of
 from brimful.verbs.results import ignores_the_batch_size
 from brimful.verbs.session import Options
 from brimful.verbs.start import Start, start, takes
-from brimful.verbs.step_speed import FIXED_TOTAL, speed_of
+from brimful.verbs.step_speed import FIXED_TOTAL, largest_with_a_step, speed_of
 from brimful.verbs.trials import Trials
+
+_BY_STEPS = "steps"  # in place of what limits the largest that fits
 
 
 def tune(
@@ -300,11 +302,14 @@ def _choose(
     noise: Estimate | None,
 ) -> _Choice:
     """THROUGHPUT takes the predicted knee, or the requested size where no other is predicted to be
-    clearly faster, LEARNING the size that comes soonest to the same loss by
-    the same curve, FIT the requested size if it fits; LARGEST, and any other, the largest.
+    clearly faster, LEARNING the size that comes soonest to the same loss by the same curve, FIT the
+    requested size if it fits; LARGEST, and any other, the largest. But for FIT an epoch has the
+    batches of a step there.
     """
     if goal is Objective.FIT and asked is not None and asked <= largest:
         return _Choice(asked, "it fits as asked")
+    most = largest_with_a_step(view.trials, largest) or largest
+    largest, limited_by = most, limited_by if most == largest else _BY_STEPS
     if not goal.is_of_speed:
         return _the_largest(view.trials, largest, limited_by)
     speed = speed_of(view, largest, largest)
@@ -348,9 +353,12 @@ def _the_largest(
         "dataset": "the whole data set",
         "max_batch_size": "the maximum you gave",
         "budget": "the largest whose upper bound is within the budget",
+        _BY_STEPS: "the largest at which an epoch has the batches of a step",
     }
     length = trials.dataset_length()
     epoch = "; an epoch would be a single step" if length and largest >= length else ""
+    if limited_by == _BY_STEPS:
+        epoch = " and leaves an epoch the batches of a step"
     advice = Diagnostic(
         "speed-not-judged",
         f"{largest:,} is the largest batch size that fits{epoch}",

@@ -13,8 +13,10 @@ from brimful.measure.traces import cards_of
 from brimful.units import counted, format_bytes, format_duration, format_interval, noun_of
 from brimful.values import (
     Diagnostic,
+    Epoch,
     Estimate,
     PeakEstimate,
+    Prediction,
     TrialResult,
     Verdict,
 )
@@ -90,6 +92,23 @@ def _about_the_batch_size(
     if estimate and estimate.ignores_batch_size:
         error = ignores_the_batch_size(trials.command)
         yield Diagnostic("ignores-batch-size", error.problem, error.explanation, error.suggestion)
+
+
+def about_steps(prediction: Prediction, epoch: Epoch | None) -> list[Diagnostic]:
+    """Where an epoch has fewer batches than the script accumulates for a step."""
+    if epoch is None or prediction.speed is None or epoch.steps:
+        return []
+    smaller, at = prediction.largest_with_a_step, prediction.batch_size or 0
+    return [
+        Diagnostic(
+            "no-whole-step",
+            f"a step takes {prediction.speed.batches_per_step:g} batches, and an epoch has fewer: "
+            "the script makes no update, unless it steps at the end of an epoch",
+            "no trial saw what the script does there",
+            (f"take a batch size of {smaller:,} or less, or " if smaller and smaller < at else "")
+            + "accumulate fewer batches",
+        )
+    ]
 
 
 def _hidden_cap(trials: Trials, asked: int | None) -> Iterator[Diagnostic]:

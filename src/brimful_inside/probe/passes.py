@@ -18,6 +18,7 @@ from brimful_inside.wire import BatchSeen, Draws, LoaderSeen, LoadingSpeed, Plac
 
 KEPT_STEPS = 2000  # of a run without an end
 TRAIN, EVAL = "train", "eval"
+BESIDE = "beside"  # of a loader whose batches go into steps with those of a training loader
 # What is kept on an iterator of torch: its `Pass`, and the indices of batches that it has drawn and
 # not returned yet.
 ATTRIBUTE, INDICES = "_brimful_pass", "_brimful_indices"
@@ -35,6 +36,7 @@ class Loader:
     def __init__(self, loader: Any):
         self.loader = weakref.ref(loader)
         self.role: Optional[str] = None
+        self.steps_beside = 0  # for which it gave batches while its role was not known
         self.passes = 0
         # of a subclass that has a generator as `__iter__`: how often that was asked for
         self.epoch = 0
@@ -72,7 +74,8 @@ class Loader:
         """
         times = [batch_s for marks in self.marks for batch_s in seconds(marks)[1:]]
         return LoaderSeen(
-            role=self.role or EVAL,
+            # once it may be a look at a batch before the training
+            role=self.role or (BESIDE if self.steps_beside > 1 else EVAL),
             batches_seen=self.batches_seen,
             samples_seen=self.samples_seen,
             batches=list(self.first),

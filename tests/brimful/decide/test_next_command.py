@@ -40,10 +40,17 @@ def line(prediction: Prediction, command: Command = FLAG, is_open: bool = False)
         (fits, {"speed": None}, FLAG, True, "python train.py --batch-size 4096"),
         (
             fits,
-            {"speed": None, "batch_size": 32, "largest_batch_size": 256},
+            {"speed": None, "largest_batch_size": 256, "largest_with_a_step": 256},
             INSIDE,
             True,
             "brimful run --set batch_size=256 -- python train.py",
+        ),
+        (
+            fits,
+            {"speed": None, "largest_with_a_step": 333},
+            FLAG,
+            True,
+            "python train.py --batch-size 333",
         ),
         (spills, {}, FLAG, False, "python train.py --batch-size 1713"),
         (spills, {"largest_batch_size": None}, FLAG, False, None),

@@ -135,6 +135,8 @@ def test_the_time_of_an_epoch_says_what_runs_beside_its_training_where_that_is_m
         "782 steps of 64: 50,030 samples, each once; 3.20 s (predicted, with loading as it is here)"
     )
     assert epoch_text(alone) == steps
+    either = epoch_text(replace(alone, steps=0, most_steps=1))
+    assert either.startswith("0 or 1 step of 64: ")
     whole = replace(
         alone, evaluated=5003, evaluation_s=evaluation_s, between_s=Estimate(8.0, Source.PREDICTED)
     )

@@ -7,7 +7,7 @@ import pytest
 from brimful import predict, tune
 from brimful.errors import UsageError
 from brimful.show.headline import headline
-from brimful.values import Objective, Source
+from brimful.values import Objective, Prediction, Source
 from brimful_inside.simulator.roofline import Kernel
 from brimful_inside.simulator.trace import Free, Malloc, Row
 from brimful_inside.wire import WorstBatch
@@ -218,6 +218,37 @@ def test_a_step_that_the_end_of_an_epoch_cuts_short_does_not_stand_for_the_other
     ).prediction.speed.step_s.value
     assert speed.step_s.value == pytest.approx(8 * step, rel=0.05)
     assert speed.samples_per_s.value == pytest.approx(8 * 64 / speed.step_s.value)
+
+
+@pytest.mark.parametrize("card", [{"gpu": "a100-40gb"}, {"gpu_memory": "40GiB"}])
+@pytest.mark.parametrize("verb", [predict, tune])
+def test_no_size_is_recommended_at_which_an_epoch_has_fewer_batches_than_a_step(verb, card):
+    record = work(Clocked(dataset=1000, accumulated=4), verb, **card)
+    if record.prediction is not None:
+        assert record.prediction.largest_batch_size == 1000
+        assert record.prediction.next_command.batch_size == 333
+        assert "leaves an epoch the batches of a step" in record.prediction.next_command.why
+    else:
+        assert chosen(record) == 333
+
+
+def test_a_size_at_which_an_epoch_has_fewer_batches_than_a_step_is_a_warning():
+    def predicted(size: int, gpu: str = "a100-40gb") -> tuple[Prediction, str]:
+        world, asked = Clocked(dataset=1000, accumulated=4), ("my-train", "--batch-size", str(size))
+        record = work(world, predict, asked, gpu=gpu)
+        return record.prediction, headline(record).sentence
+
+    prediction, said = predicted(512)
+    assert (prediction.epoch.steps, prediction.epoch.most_steps) == (0, 1)
+    assert said.startswith("A step takes 4 batches, and an epoch has fewer: the script makes no up")
+    assert "take a batch size of 333 or less" in said
+    _, of_cards = predicted(512, "a100-40gb,l4")
+    assert of_cards.startswith("A step takes 4 batches")
+    row = prediction.row_at(512)
+    assert (row.updates_per_epoch.value, row.updates_per_epoch.high) == (0, 1)
+    assert row.step_s.value == pytest.approx(1000 / row.samples_per_s.value)
+    prediction, said = predicted(333)
+    assert prediction.epoch.steps == 1 and said.startswith("Batch size 333 fits")
 
 
 @pytest.mark.parametrize("gpu", ["a100-40gb", "a100-40gb,l4"])

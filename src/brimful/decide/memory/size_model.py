@@ -14,6 +14,7 @@ from functools import cached_property
 from itertools import combinations
 from math import lcm
 
+from brimful.units import format_bytes
 from brimful_inside.simulator import workspaces
 from brimful_inside.simulator.allocator_settings import DEFAULT_SETTINGS, AllocatorSettings
 from brimful_inside.simulator.program import Program
@@ -208,9 +209,12 @@ class SizeModel:
             zip(self.sizes_at(batch_size), program.sizes, strict=True)
         ):
             if mine != theirs:
+                took, expected = (format_bytes(size) for size in (theirs, mine))
+                if took == expected:
+                    took, expected = (f"{size:,} bytes" for size in (theirs, mine))
                 return (
-                    f"allocation {number} ({self.program.allocations[number][1]}): {mine} bytes "
-                    f"predicted, {theirs} seen"
+                    f"{self.program.allocations[number][1]} took {took} instead of the {expected} "
+                    "expected from other sizes"
                 )
         return None
 

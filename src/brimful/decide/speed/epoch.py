@@ -3,8 +3,15 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
-from brimful.decide.loaders_seen import dataset_length, loaders, samples_of
+from brimful.decide.loaders_seen import (
+    dataset_length,
+    loaders,
+    samples_of,
+    share_of_main,
+    steps_at_the_end,
+)
 from brimful.values import Epoch, Estimate, Loading, PredictedSpeed, Source, TrialResult
 from brimful_inside.wire import LoadingSpeed
 
@@ -18,6 +25,41 @@ EVALUATION = 1 / 3
 # (assumed: up to there what it would do alone is within a factor of two of what was seen).
 BUSY = 0.5
 _EVALUATION_BASIS = "assumed: a third of the training's time for each sample"
+
+
+class StepsCounted(NamedTuple):
+    """The steps of an epoch, over all ranks."""
+
+    steps: int  # with all their batches
+    most_steps: int | None  # with one of what is left at the end; None: as many, or never
+    samples_per_step: float  # no more than an epoch has
+    samples: float  # that are trained on
+
+    def updates(self, source: Source) -> Estimate:
+        most = self.most_steps
+        return Estimate(self.steps, source, None if most is None else self.steps, most)
+
+
+def steps_of_epoch(
+    samples: float,
+    per_step: float,
+    batches_per_step: float = 1,
+    drops_last: bool = False,
+    at_the_end: bool = False,
+    batches: int | None = None,
+) -> StepsCounted:
+    """`samples`: that an epoch has; `per_step`: those of a step with all its batches, of which the
+    last of an epoch is short, or dropped. `batches`: of an epoch, where its loader knows them.
+    `at_the_end`: the script steps with what is left there."""
+    share = samples * batches_per_step / per_step + 1e-9
+    if batches is None:
+        batches = max(1, math.floor(share) if drops_last else math.ceil(share - 2e-9))
+    if drops_last:
+        samples = min(samples, batches * per_step / batches_per_step)
+    steps, most = (round_(batches / batches_per_step) for round_ in (math.floor, math.ceil))
+    if at_the_end:
+        steps = most
+    return StepsCounted(steps, most if most > steps else None, min(per_step, samples), samples)
 
 
 def epoch_of(
@@ -44,8 +86,14 @@ def epoch_of(
     ):
         return None
     per_step = speed.samples_per_s.value * speed.step_s.value
-    share = total / per_step + 1e-9
-    steps = max(1, math.floor(share) if loader.drop_last else math.ceil(share - 2e-9))
+    main = share_of_main(result)
+    counted = steps_of_epoch(
+        total / main,
+        per_step,
+        speed.batches_per_step,
+        loader.drop_last,
+        steps_at_the_end(result),
+    )
     rate = replace(speed.samples_per_s, note=None)
     outside = outside or {}
     timed = [
@@ -66,14 +114,20 @@ def epoch_of(
         assumed = replace(rate, source=Source.ASSUMED, note=_EVALUATION_BASIS)
         evaluation_s = _seconds_on_card(assumed, evaluated * speed.ranks * EVALUATION)
     return Epoch(
-        steps=steps,
-        samples_per_step=round(per_step),
-        samples=total,
+        steps=counted.steps,
+        most_steps=counted.most_steps,
+        samples_per_step=round(counted.samples_per_step),
+        samples=round(counted.samples),
         samples_given=samples is not None,
-        distinct=length
-        if samples is None and loader.sampler in _ONCE and length == loader.dataset_length
+        distinct=round(counted.samples)
+        if samples is None
+        and loader.sampler in _ONCE
+        and length == loader.dataset_length
+        and main == 1
         else None,
-        train_s=_with_loading(_seconds_on_card(rate, total), total / speed.ranks, loading),
+        train_s=_with_loading(
+            _seconds_on_card(rate, counted.samples), counted.samples / speed.ranks, loading
+        ),
         waits_for_data=loading is not None and (loading.binds or not loading.workers),
         evaluated=evaluated or None,
         evaluation_s=_with_loading(evaluation_s, evaluated, loading) if evaluated else None,

@@ -7,6 +7,7 @@ Kernels come from traces (`kernels`), their times from the roofline
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from brimful.decide.memory.intervals import (
     STEP_TIME,
@@ -358,17 +359,20 @@ def is_of_a_fixed_total(counted: Mapping[int, float | None], batches: Mapping[in
 def samples_by_size(counted: Mapping[int, float | None]) -> Callable[[int], float] | None:
     """Samples in a step by batch size, from what traces showed; None where they showed none.
 
-    In proportion to the batch size, as far as that was seen; from there on no more than the next
-    larger trace showed: a script may cap its batch, and a data set ends.
+    In proportion to the batch size, by the largest trace that shows it (a script may round, which
+    is much of a small batch); from there on no more than the next larger trace showed: a script may
+    cap its batch, and a data set ends.
     """
     known = {size: float(samples) for size, samples in sorted(counted.items()) if samples}
     if not known:
         return None
     first = min(known)
-    each = known[first] / first if first else 0.0
-    capped = {
-        size: samples for size, samples in known.items() if samples < each * size * (1 - ROUNDING)
-    }
+    each = {size: samples / size for size, samples in known.items() if size}
+    last = max(
+        (large for small, large in pairwise(each) if each[large] >= each[small] * (1 - ROUNDING)),
+        default=first,
+    )
+    capped = {size: samples for size, samples in known.items() if size > last}
 
     def samples_at(size: int) -> float:
         if size in known:
@@ -376,6 +380,6 @@ def samples_by_size(counted: Mapping[int, float | None]) -> Callable[[int], floa
         beyond = [samples for at, samples in capped.items() if at >= size] or list(capped.values())[
             -1:
         ]
-        return max(1.0, min([each * size if first else known[first], *beyond[:1]]))
+        return max(1.0, min([each[last] * size if first else known[first], *beyond[:1]]))
 
     return samples_at

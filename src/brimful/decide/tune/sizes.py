@@ -10,9 +10,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from operator import attrgetter
 
-from brimful.decide.loaders_seen import batches_per_step, main_loader
+from brimful.decide.loaders_seen import (
+    batches_per_step,
+    main_loader,
+    share_of_main,
+    steps_at_the_end,
+)
+from brimful.decide.speed.epoch import steps_of_epoch
 from brimful.decide.speed.predicted import is_of_a_fixed_total, samples_by_size
 from brimful.values import Estimate, Outcome, Point, Source, TrialResult, TriedSize
+from brimful_inside.wire import LoaderSeen
 
 _ROWS = 6  # of sizes to show, where nobody named them
 
@@ -24,10 +31,10 @@ def tried_sizes(trials: Sequence[TrialResult], known: Iterable[TriedSize]) -> tu
     What does not fit has no speed and no epoch.
     """
     in_update: dict[int, Estimate] = {}  # samples by batch size, over all ranks
-    of_epoch: dict[int, Estimate] = {}  # updates by batch size
+    lengths: dict[int, int] = {}  # batches of an epoch by batch size
     totals: list[float] = []  # samples of an epoch, over all ranks
     batches: dict[int, float] = {}  # in an update, by batch size
-    ranks = 1
+    ranks, drops_last, at_the_end = 1, False, False
     for trial in trials:
         size = trial.trial.settings.get("batch_size")
         if trial.outcome is not Outcome.COMPLETED or not trial.reports or not isinstance(size, int):
@@ -39,36 +46,50 @@ def tried_sizes(trials: Sequence[TrialResult], known: Iterable[TriedSize]) -> tu
         if (count := batches_per_step(trial)) is not None:
             batches[size] = count
         ranks = trial.reports[0].world_size
-        count, total = _of_an_epoch(trial)
-        if count is not None:
-            of_epoch[size] = Estimate(count, source)
-        totals += [total] if total is not None else []
+        at_the_end = at_the_end or steps_at_the_end(trial)
+        if (loader := main_loader(trial)) is not None:
+            drops_last = loader.drop_last
+            total = _samples_of_an_epoch(loader, ranks)
+            totals += [] if total is None else [total / share_of_main(trial)]
+            lengths |= {size: loader.length} if loader.length else {}
     in_epoch = max(totals, default=None)
     counted = {size: samples.value for size, samples in in_update.items()}
     samples_at, accumulates = samples_by_size(counted), is_of_a_fixed_total(counted, batches)
     rows = []
     for row in sorted(known, key=lambda row: row.batch_size):
         size, rate = row.batch_size, row.samples_per_s
-        effective = row.effective_batch or in_update.get(size)
+        effective, updates = row.effective_batch or in_update.get(size), row.updates_per_epoch
+        in_a_step = batches.get(size) or (batches[min(batches)] if batches else 1)
         if effective is None and samples_at is not None:
             made = min(size, int(in_epoch or size))  # no batch is larger than the data set
             value = samples_at(made)
             if accumulates:  # to a total, or by one batch that is larger than it
                 value = max(counted[min(counted)], made * ranks)
+                in_a_step = math.ceil(value / (made * ranks))
             effective = Estimate(value, Source.PREDICTED)
-        updates = row.updates_per_epoch or of_epoch.get(size)
-        if updates is None and effective is not None and in_epoch:
-            updates = Estimate(math.ceil(in_epoch / effective.value), Source.PREDICTED)
+        trained = in_epoch
+        if updates is None and effective is not None and (in_epoch or size in lengths):
+            steps = steps_of_epoch(
+                in_epoch or math.inf,
+                effective.value,
+                in_a_step,
+                drops_last,
+                at_the_end,
+                lengths.get(size),
+            )
+            updates = steps.updates(effective.source if size in lengths else Source.PREDICTED)
+            effective = replace(effective, value=steps.samples_per_step)
+            trained = steps.samples if in_epoch else None
         step_s, epoch_s = row.step_s, row.epoch_s
         if row.fits is False:
             rate = step_s = epoch_s = None
         elif rate is not None and rate.value:
             if step_s is None and effective is not None:
                 step_s = replace(rate, value=effective.value / rate.value, low=None, high=None)
-            if epoch_s is None and in_epoch:
+            if epoch_s is None and trained:
                 # nobody waited for an epoch
                 note = "by its measured steps" if rate.source is Source.MEASURED else None
-                epoch_s = Estimate(in_epoch / rate.value, Source.PREDICTED, note=note)
+                epoch_s = Estimate(trained / rate.value, Source.PREDICTED, note=note)
         rows.append(
             replace(
                 row,
@@ -111,16 +132,8 @@ def on_the_curve(curve: Sequence[Point], size: int) -> Estimate | None:
     return replace(below.value, value=value, low=between("low"), high=between("high"))
 
 
-def _of_an_epoch(trial: TrialResult) -> tuple[int | None, float | None]:
-    """(updates, samples over all ranks) of an epoch, as the loader of the first rank shows them."""
-    report = trial.reports[0]
-    loader = main_loader(trial)
-    if loader is None:
-        return None, None
-    total = (
-        loader.sampler_samples * report.world_size
-        if loader.sampler_samples is not None
-        else loader.dataset_length
+def _samples_of_an_epoch(loader: LoaderSeen, ranks: int) -> float | None:
+    """Over all ranks, as the loader of the first one shows them."""
+    return (
+        loader.dataset_length if loader.sampler_samples is None else loader.sampler_samples * ranks
     )
-    batches = batches_per_step(trial)
-    return (math.ceil(loader.length / batches) if loader.length and batches else None), total

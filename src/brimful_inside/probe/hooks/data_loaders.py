@@ -10,7 +10,7 @@ import inspect
 import itertools
 import time
 from collections import deque
-from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from torch.utils.data import dataloader as torch_dataloader
 
@@ -49,7 +49,8 @@ class Consumption:
         self._given: Dict[int, List[Optional[int]]] = {}  # pass -> samples of each batch it gave
         # by step: (pass, batches given so far, whether it had ended)
         self._marks: List[List[Tuple[int, int, bool]]] = []
-        self._fresh: Deque[Tuple[Pass, Optional[int]]] = deque()
+        self._fresh: List[Tuple[Pass, Optional[int]]] = []
+        self._worked_on = 0  # of them, when the latest forward or backward pass began
         self._ahead: Dict[int, int] = {}  # pass -> batches given when its first batch was worked on
         self._active: Dict[int, Pass] = {}  # those that the last steps drew from
         # samples, and batches, that were drawn for the latest step (or ahead of it)
@@ -57,10 +58,17 @@ class Consumption:
         self.latest_batches = 0
 
     def given(self, pass_: Pass, samples: Optional[int]) -> None:
+        if pass_.given == 1:  # zip() drops what it drew when another loader has come to its end
+            self._fresh[self._worked_on :] = [
+                (other, count)
+                for other, count in self._fresh[self._worked_on :]
+                if other.loader is not pass_.loader
+            ]
         self._fresh.append((pass_, samples))
 
     def worked_on(self) -> None:
         """A forward or backward pass began: what was given until now came before it."""
+        self._worked_on = len(self._fresh)
         for pass_ in {id(p): p for p, _ in self._fresh}.values():
             self._ahead.setdefault(pass_.serial, pass_.given)
 
@@ -76,6 +84,7 @@ class Consumption:
         self.latest = sum(known) if drawn and len(known) == len(drawn) else None
         self.latest_batches = len(drawn)
         self._fresh.clear()
+        self._worked_on = 0
         if len(self._marks) >= self._kept_steps:
             return
         for pass_, samples in drawn:
@@ -293,6 +302,8 @@ class Loaders:
             if pass_.role != TRAIN and pass_ is self.latest and pass_.may_be_mistaken:
                 mistaken = pass_
             break
+        for pass_ in self.recent:
+            pass_.loader.steps_beside += pass_.role is None
         del self.recent[:]
         return mistaken
 

@@ -83,7 +83,13 @@ def test_sizes_from_two_traces_replayed_at_any_batch_size_equal_a_direct_replay(
 def test_the_first_allocation_that_differs_is_named():
     script = Script([("malloc", "x", lambda b: 100 * min(b, 20))])
     difference = fitted(script).difference_from(program_of(script.trace(50)), 50)
-    assert difference == "allocation 0 (aten.op0): 5000 bytes predicted, 2000 seen"
+    assert difference == "aten.op0 took 1.95 KiB instead of the 4.88 KiB expected from other sizes"
+
+
+def test_sizes_that_read_the_same_are_named_to_the_byte():
+    script = Script([("malloc", "x", lambda b: 100_000 * b + (b == 50))])
+    difference = fitted(script).difference_from(program_of(script.trace(50)), 50)
+    assert difference is not None and "5,000,001 bytes instead of the 5,000,000 bytes" in difference
 
 
 def test_there_is_no_model_where_the_order_depends_on_the_batch_size():

@@ -1,5 +1,6 @@
 """An epoch: steps, samples, and its time."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -18,14 +19,22 @@ def speed(ranks: int = 1) -> PredictedSpeed:
     return replace(value.speed, samples_per_s=rate, step_s=step, ranks=ranks)
 
 
+def accumulating() -> PredictedSpeed:
+    """As many samples a second in steps of five batches of 64."""
+    return replace(speed(), step_s=Estimate(0.05, Source.PREDICTED), batches_per_step=5)
+
+
 def loads(workers: int, rate: float) -> Loading:
     measured = Estimate(rate, Source.MEASURED)
     return Loading(workers, measured, measured, Estimate(6_400, Source.PREDICTED), 1, rate < 6_400)
 
 
-def result(evaluated: int | None = None, **changes: object) -> TrialResult:
+def result(
+    evaluated: int | None = None, in_steps: Sequence[int] = (), **changes: object
+) -> TrialResult:
+    """`in_steps`: samples of each step."""
     shown = product.predict_fits().trials[0]
-    report = shown.reports[0]
+    report = replace(shown.reports[0], samples_per_step=list(in_steps))
     loader = replace(report.loaders[0], dataset_length=1000, sampler_samples=1000)
     loaders = [replace(loader, **changes)]  # type: ignore[arg-type]
     loaders += [replace(loader, role="eval", sampler_samples=evaluated)] if evaluated else []
@@ -46,6 +55,65 @@ def test_an_epoch_has_its_steps_the_last_one_short_unless_it_is_dropped() -> Non
         == epoch(result(sampler_samples=960)).steps
         == 15
     )
+
+
+def test_what_drop_last_leaves_out_is_no_part_of_an_epoch_and_takes_no_time() -> None:
+    answer = epoch(result(drop_last=True))
+    assert (answer.samples, answer.distinct) == (960, 960)
+    assert answer.train_s.value == pytest.approx(960 / 6_400)
+    assert epoch(result(drop_last=True), loads(0, 100)).train_s.value == pytest.approx(0.15 + 9.6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "of_epoch"),
+    [
+        ({}, (3, 4, 320, 1000)),  # 16 batches of 64 with the last one short, five to a step
+        ({"drop_last": True}, (3, None, 320, 960)),
+        ({"sampler_samples": 640}, (2, None, 320, 640)),
+        ({"sampler_samples": 250}, (0, 1, 250, 250)),  # four batches
+        ({"sampler_samples": 250, "drop_last": True}, (0, 1, 192, 192)),
+    ],
+)
+def test_an_epoch_that_ends_within_a_step_may_have_one_step_more_or_none(
+    changes: dict, of_epoch: tuple
+) -> None:
+    answer = epoch_of(result(**changes), accumulating(), None)
+    assert answer is not None
+    assert (answer.steps, answer.most_steps, answer.samples_per_step, answer.samples) == of_epoch
+    assert answer.train_s.value == pytest.approx(answer.samples / 6_400)
+
+
+@pytest.mark.parametrize(
+    ("in_steps", "steps"),
+    [
+        ([320] * 4, (3, 4)),
+        ([320, 320, 296, 320], (3, 4)),  # five batches, the last of them the end of an epoch
+        ([320, 320, 320, 40], (4, None)),
+        ([64, 320, 320, 320], (4, None)),  # `if number % 5 == 0`
+    ],
+)
+def test_a_script_that_a_trial_saw_step_with_fewer_batches_does_so_in_each_epoch(
+    in_steps: list[int], steps: tuple
+) -> None:
+    shown = result(in_steps=in_steps)
+    report = replace(shown.reports[0], micro_batches_per_step=[5] * 4, warmup_steps=0)
+    answer = epoch_of(replace(shown, reports=(report,)), accumulating(), None)
+    assert answer is not None and (answer.steps, answer.most_steps) == steps
+
+
+def test_a_loader_that_is_read_beside_another_adds_its_samples_and_is_no_evaluation() -> None:
+    shown = result(drop_last=True, batches=[BatchSeen(56, [[56, 3]], None)])
+    report = shown.reports[0]
+    beside = replace(
+        report.loaders[0],
+        role="beside",
+        sampler_samples=96,
+        batches=[BatchSeen(8, [[8, 3]], None)],
+    )
+    shown = replace(shown, reports=(replace(report, loaders=[beside, *report.loaders]),))
+    answer = epoch(shown)
+    assert (answer.steps, answer.samples_per_step, answer.samples) == (17, 64, 17 * 64)
+    assert (answer.distinct, answer.evaluated) == (None, None)
 
 
 def test_a_sampler_that_shares_batches_among_ranks_gives_each_its_part() -> None:

@@ -187,6 +187,11 @@ def test_the_operations_that_take_longest_come_first_with_their_share():
         ({5: 20, 12: 48}, {100: 400}),
         ({5: 20, 12: None}, {10: 40}),
         ({0: 16}, {0: 16}),
+        # Four batches a step, of `batch_size // 4`, which is much less than a fourth of 5.
+        ({5: 4, 128: 128, 255: 252, 2048: 2048}, {64: 64, 300: 300, 1024: 1024, 5: 4}),
+        ({5: 4, 128: 128, 4096: 256}, {64: 64, 512: 256}),
+        # Of eight ranks each takes an eighth, and one sample at least.
+        ({5: 8, 128: 128, 2000: 2000}, {64: 64, 512: 512}),
         # Four batches a step, none larger than 256.
         (
             {5: 20, 12: 48, 5000: 1024},

@@ -38,7 +38,7 @@ def test_what_a_trial_counted_is_measured_and_an_epoch_that_nobody_waited_for_is
     )
     assert (row.effective_batch, row.updates_per_epoch) == (
         Estimate(32, Source.MEASURED),
-        Estimate(32, Source.MEASURED),
+        Estimate(31, Source.MEASURED, 31, 32),
     )
     assert row.peak_bytes == PEAK and row.fits
     assert (row.epoch_s.value, row.epoch_s.source) == (10.0, Source.PREDICTED)
@@ -67,8 +67,36 @@ def test_other_sizes_follow_and_are_called_predicted(size, accumulation, other):
     (row,) = (row for row in rows if row.batch_size == other)
     if other != size:
         assert row.effective_batch.source is row.updates_per_epoch.source is Source.PREDICTED
-        assert row.effective_batch.value == max(1, other * accumulation)
-    assert row.updates_per_epoch.value == math.ceil(1000 / row.effective_batch.value)
+        assert row.effective_batch.value == min(1000, other * accumulation)
+    batches = math.ceil(1000 / other)
+    most = row.updates_per_epoch.high or row.updates_per_epoch.value
+    assert row.updates_per_epoch.value == batches // accumulation
+    assert most == math.ceil(batches / accumulation)
+
+
+def test_an_update_and_its_time_are_of_no_more_than_an_epoch_has():
+    trials = [ran(5, length=200, accumulation=4), ran(1000, length=1, accumulation=4)]
+    rows = tried_sizes(trials, [TriedSize(size, samples_per_s=RATE) for size in (250, 512, 1000)])
+    updates = [(row.updates_per_epoch.value, row.updates_per_epoch.high) for row in rows]
+    assert updates == [(1, None), (0, 1), (0, 1)]
+    assert [row.effective_batch.value for row in rows] == [1000] * 3
+    assert [row.step_s.value for row in rows] == [row.epoch_s.value for row in rows] == [10.0] * 3
+
+
+def test_a_script_that_steps_at_the_end_of_an_epoch_has_a_step_more_there():
+    trial = ran(48, length=21, accumulation=4)
+    shown = replace(trial.reports[0], samples_per_step=[192] * 5 + [40] + [192] * 5)
+    for seen, updates in ((trial, (5, 6)), (replace(trial, reports=(shown,)), (6, None))):
+        (row,) = tried_sizes([seen], [TriedSize(48)])
+        assert (row.updates_per_epoch.value, row.updates_per_epoch.high) == updates
+
+
+def test_an_epoch_has_no_time_for_what_drop_last_leaves_out():
+    trial = ran(64, length=15)
+    dropping = replace(trial.reports[0].loaders[0], drop_last=True)
+    trial = replace(trial, reports=(replace(trial.reports[0], loaders=[dropping]),))
+    rows = tried_sizes([trial], [TriedSize(size, samples_per_s=RATE) for size in (64, 600)])
+    assert [(row.updates_per_epoch.value, row.epoch_s.value) for row in rows] == [(15, 9.6), (1, 6)]
 
 
 def test_a_size_that_ran_out_of_memory_has_its_row_and_no_time():

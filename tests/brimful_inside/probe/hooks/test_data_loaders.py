@@ -92,6 +92,28 @@ def test_two_loaders_side_by_side_count_all_samples_and_the_most_batches():
     assert without_a_batch.by_step() == ([0], [None])
 
 
+def test_a_batch_that_zip_drew_and_dropped_at_the_end_of_an_epoch_belongs_to_no_step():
+    c, labelled, unlabelled = Consumption(), Loader(LOADER), Loader(LOADER)
+    for epoch in range(2):
+        passes = Pass(labelled, 2 * epoch), Pass(unlabelled, 2 * epoch + 1)
+        for _ in range(2):
+            for one in passes:
+                give(c, one, 1)
+            c.worked_on()
+            c.step()
+        give(c, passes[0], 1)
+    assert c.by_step() == ([1] * 4, [8] * 4)
+
+
+def test_a_batch_that_was_worked_on_before_the_end_of_an_epoch_counts_in_the_next_ones_step():
+    c, loader = Consumption(), Loader(LOADER)
+    give(c, Pass(loader, 1), 1)
+    c.worked_on()
+    give(c, Pass(loader, 2), 2)
+    c.step()
+    assert c.by_step() == ([2], [12])
+
+
 @pytest.mark.parametrize(
     ("index", "batch", "iterable", "samples"),
     [
@@ -204,6 +226,31 @@ def test_a_loader_that_is_gone_is_no_other_one_of_the_same_settings(run_trial, t
     )
     assert second["iterations"] == (1 if without == GRAD_OFF else first["iterations"])
     assert without == GRAD_ON or second["role"] == "eval"
+
+
+BESIDE_EACH_OTHER = """
+import torch
+from itertools import cycle
+from torch.utils.data import DataLoader, TensorDataset
+
+def loader(samples, batch_size):
+    return DataLoader(TensorDataset(torch.randn(samples, 4)), batch_size, drop_last=True)
+
+labelled, unlabelled, val = loader(12, 2), loader(48, 14), loader(8, 4)
+next(iter(val))
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for epoch in range(5):
+    for (x,), (u,) in zip(cycle(labelled), unlabelled):
+        optimizer.zero_grad(); model(torch.cat([x, u])).sum().backward(); optimizer.step()
+"""
+
+
+def test_a_loader_that_is_read_beside_the_one_that_is_trained_on_is_no_evaluation(run_trial):
+    seen = run_trial(BESIDE_EACH_OTHER)
+    roles = {loader["batch_size"]: loader["role"] for loader in seen.report["loaders"]}
+    assert roles == {2: "beside", 14: "train", 4: "eval"}
+    assert seen.report["samples_per_step"][1:] == [16] * (seen.report["steps"] - 1)
 
 
 ENDLESS = """
