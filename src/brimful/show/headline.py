@@ -257,13 +257,19 @@ def of_prediction(prediction: Prediction) -> Headline:
             " The script compiles it, which usually takes less memory; brimful does not know how "
             "much less."
         )
+    if fits and prediction.evaluates_later:
+        sentence += (
+            " This is without an evaluation: none was seen, and the script has a DataLoader that "
+            "gave no batch; more --steps may reach one."
+        )
     if prediction.speed is not None and (not_counted := not_counted_text(prediction.speed)):
         sentence += f" Its predicted speed is without {not_counted}."
     if fits and prediction.loading is not None and prediction.loading.binds:
         return Headline(
             "note", f"{sentence} The card waits for data: {loading_text(prediction.loading)}."
         )
-    return Headline("good" if fits else "bad", sentence)
+    tone = "note" if prediction.evaluates_later else "good"
+    return Headline(tone if fits else "bad", sentence)
 
 
 def _before_numbers(prediction: Prediction) -> str:
