@@ -259,9 +259,7 @@ def _notes(probe: Any) -> List[str]:
         "the script ended after %d of the %d steps of the trial" % (steps.count, target): (
             config.cut and not probe.ending.measured and 0 < steps.count < target < NO_LIMIT
         ),
-        "the trial reached no evaluation in its %d steps: one that begins later may take more "
-        "memory; --steps %d goes further" % (steps.count, FURTHER * steps.count): (
-            config.cut and config.see_eval and unevaluated
-        ),
+        "%d steps reached no evaluation, which may take more: try --steps %d"
+        % (steps.count, FURTHER * steps.count): config.cut and config.see_eval and unevaluated,
     }
     return [sentence for sentence, holds in notes.items() if holds]
