@@ -449,6 +449,8 @@ class Report:
     batch_asked: Optional[int] = None
     # the package of environments that the script may play in, where no loader gave training data
     environments: Optional[str] = None
+    # whether a DataLoader gave no batch, and none did over its data
+    unused_loader: bool = False
 
 
 EVENTS: Dict[str, Type[Any]] = {

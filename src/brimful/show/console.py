@@ -149,8 +149,8 @@ def _brief_facts(prediction: Prediction, record: Record) -> Facts:
         "uneven": uneven_text(prediction),
         "speed": speed_sentence(speed).removesuffix(".") if speed else "",
         "would help": _remedies_text(prediction, remedies) if remedies else "",
-        "loading": loading_text(loading) if loading and not in_headline else "",
         "epoch": epoch_text(epoch) if epoch else "",
+        "loading": loading_text(loading) if loading and not in_headline else "",
         "worst batch": worst_batch.what if worst_batch and worst_batch.varies else "",
     }
     rows += [(name, Cell(text)) for name, text in numbers.items() if text]

@@ -257,14 +257,21 @@ def of_prediction(prediction: Prediction) -> Headline:
             " The script compiles it, which usually takes less memory; brimful does not know how "
             "much less."
         )
+    if fits and prediction.evaluates_later:
+        sentence += (
+            " This is without an evaluation: none was seen, and the script has a DataLoader that "
+            "gave no batch; more --steps may reach one."
+        )
     if prediction.speed is not None and (not_counted := not_counted_text(prediction.speed)):
         sentence += f" Its predicted speed is without {not_counted}."
     if fits and prediction.loading is not None and prediction.loading.binds:
         return Headline(
             "note", f"{sentence} The card waits for data: {loading_text(prediction.loading)}."
         )
-    trains = all(warning.code != "no-whole-step" for warning in prediction.warnings)
-    return Headline(("good" if trains else "note") if fits else "bad", sentence)
+    in_doubt = prediction.evaluates_later or any(
+        warning.code == "no-whole-step" for warning in prediction.warnings
+    )
+    return Headline(("note" if in_doubt else "good") if fits else "bad", sentence)
 
 
 def _before_numbers(prediction: Prediction) -> str:

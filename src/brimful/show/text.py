@@ -308,15 +308,17 @@ def no_speed_text(prediction: Prediction) -> str:
 
 def uneven_text(prediction: Prediction) -> str:
     """ "batches of the largest samples alone 2.16 GiB; over an epoch, in the script's order
-    2.79 GiB, in others up to 2.90 GiB"; "" where batches are alike.
+    2.79 GiB, at most 2.90 GiB with other orders and all that is uncertain"; "" where batches are
+    alike.
     """
     alone, peak = prediction.largest_batches_peak, prediction.peak
     if alone is None or peak is None:
         return ""
     largest = f"batches of the largest samples alone {bytes_text(alone.device_bytes)}"
     epoch = (
-        f"over an epoch, in the script's order {bytes_text(peak.device_bytes)}, in others up to "
-        f"{bytes_text(peak.device_interval_bytes[1])} (predicted)"
+        f"over an epoch, in the script's order {bytes_text(peak.device_bytes)}, at most "
+        f"{bytes_text(peak.device_interval_bytes[1])} with other orders and all that is uncertain "
+        "(predicted)"
     )
     drawn = prediction.worst_batch.drawn if prediction.worst_batch is not None else 0
     if not drawn:

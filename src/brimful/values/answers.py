@@ -307,6 +307,8 @@ class Prediction:
     # the batch that the script trains on, where it is not the size in question
     in_force: int | None = None
     ignores_batch_size: bool = False  # it is that whatever size is asked
+    # no trial reached an evaluation, and the script has a DataLoader that gave no batch
+    evaluates_later: bool = False
     next_command: NextCommand | None = None  # None: nothing fits
     loading: Loading | None = None  # None: the script's loader could not be timed here
     # the largest batch size that fits and at which an epoch has the batches of a step

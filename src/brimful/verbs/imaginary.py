@@ -33,10 +33,10 @@ from brimful.decide.memory.uneven import (
     MOST_RISE,
     ORDERS,
     SCRIPT,
-    are_uneven,
     largest_over_an_epoch,
     largest_scaled,
     scaled,
+    vary_by_batch,
 )
 from brimful.decide.run.settings import BATCH_SIZE
 from brimful.errors import DoesNotFit
@@ -188,7 +188,7 @@ class CardView:
         trials = self.trials
         worst = [report.worst_batch for report in trials.representative().reports]
         return any(batch is not None and batch.varies for batch in worst) or any(
-            are_uneven(program, whole_steps(trials.results[size]))
+            vary_by_batch(program, whole_steps(trials.results[size]))
             for size in trials.completed()
             for program in trials.read(size).programs
         )

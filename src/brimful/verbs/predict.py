@@ -273,6 +273,7 @@ def _prediction(
         peak=answer.peak,
         phases=answer.phases,
         not_seen=tuple(name for name in PHASES if name not in answer.phases),
+        evaluates_later="eval" not in answer.phases and report.unused_loader,
         largest_batch_size=largest if trials.in_batches else None,
         largest_with_a_step=most if trials.in_batches else None,
         solved=_solved(trials, answer, largest),

@@ -20,6 +20,7 @@ from brimful_inside.probe.requests.definitions import definitions
 from brimful_inside.wire import NO_LIMIT, Place, Progress, Report, RunCounters
 
 PROGRESS_S = 0.5
+FURTHER = 5  # times its steps: what a trial without an evaluation is advised to make
 ENVIRONMENTS = ("gymnasium", "gym")  # packages of reinforcement learning
 REPORT_S = 1.0
 # Of a whole run: what is lost at most where it is killed (assumed to be little of a night).
@@ -172,6 +173,7 @@ def report_of(probe: Any, ended: str, waits: bool = True) -> Report:
         environments=None
         if probe.loaders.any_trained
         else next((name for name in ENVIRONMENTS if name in sys.modules), None),
+        unused_loader=over and probe.loaders.any_unused,
         left_out=[*probe.device.left_out(), *probe.loaders.left_out()],
         **{"split_over": probe.audited.split_over, **probe.device.read()},
     )
@@ -257,6 +259,7 @@ def _notes(probe: Any) -> List[str]:
         "the script ended after %d of the %d steps of the trial" % (steps.count, target): (
             config.cut and not probe.ending.measured and 0 < steps.count < target < NO_LIMIT
         ),
-        "the trial reached no evaluation": config.cut and config.see_eval and unevaluated,
+        "%d steps reached no evaluation, which may take more: try --steps %d"
+        % (steps.count, FURTHER * steps.count): config.cut and config.see_eval and unevaluated,
     }
     return [sentence for sentence, holds in notes.items() if holds]

@@ -117,6 +117,9 @@ class TrainOrEval:
         # train() was called during the current evaluation, after its last eval().
         self._set_to_train = False
         self._evaluates: Optional[Pass] = None  # whose batch began the current evaluation
+        # A forward pass without gradients began it, which a further step on the same batch (by a
+        # teacher, a generator) would show to be of the training.
+        self._may_be_training = False
 
     # --- signs ---
 
@@ -139,10 +142,18 @@ class TrainOrEval:
         mistaken = self._probe.loaders.trained() if self._probe.loaders.recent else None
         if mistaken is not None:
             self._was_training(mistaken)
+        self._trains_on_the_same_batch()
         self.trains()
 
-    def _evaluate(self, evaluation: Optional[Pass]) -> None:
-        self._timed = False
+    def _trains_on_the_same_batch(self) -> None:
+        """A forward pass with gradients or a backward pass begins: if it is of a training's batch,
+        and no other one was drawn since the latest step, no evaluation came between."""
+        if self._may_be_training and self._probe.phases.current == EVAL:
+            self._probe.ending.evaluation_was_none()
+            self._to_train(closing_as=TRAIN)
+
+    def _evaluate(self, evaluation: Optional[Pass], may_be_training: bool = False) -> None:
+        self._timed, self._may_be_training = False, may_be_training
         if self._probe.phases.to(EVAL):
             self._evaluates = evaluation
             self._set_to_train = False
@@ -223,12 +234,18 @@ class TrainOrEval:
                 self._probe.loaders.decide(latest, TRAIN)
             elif latest is not None and latest.role == EVAL and latest.may_be_mistaken:
                 self._was_training(latest)
+            self._trains_on_the_same_batch()
             self.trains()
             return
-        if not steps.stepping and not self.batch_since_step and steps.trains(module):
+        # Its batch went into the step before: what comes now without gradients, by whatever module
+        # (a copy that averages the weights), is of no step unless training goes on without another.
+        batch_is_used = steps.count > 0 and latest is not None and latest.role == TRAIN
+        aside = batch_is_used and not torch.is_grad_enabled()
+        trains = steps.trains(module)
+        if not steps.stepping and not self.batch_since_step and (trains or aside):
             if latest is not None and latest.role is None:
                 self._probe.loaders.decide(latest, EVAL)
-            self._evaluate(latest)
+            self._evaluate(latest, may_be_training=aside and (module.training or not trains))
         if (
             self._probe.phases.current == EVAL
             and not torch.is_grad_enabled()

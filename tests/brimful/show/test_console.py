@@ -23,6 +23,7 @@ from brimful.show.prediction_sections import prediction_sizes
 from brimful.show.queues import request_facts
 from brimful.values import Diagnostic, Estimate, Source
 from tests.brimful.show import product
+from tests.brimful.show.test_headline import loads
 from tests.brimful.show.test_queues import ASKED
 
 FOLDER = Path(__file__).parent / "screens"
@@ -111,6 +112,13 @@ def test_a_prediction_has_at_most_18_lines_and_its_table_however_much_there_is_t
     assert "\nmemory " in shown, "numbers before warnings"
     details = draw(lambda c: screens.show_record(c, crowded))
     assert all(f"\n{n} {long[:20]}" in details for n in range(9)) and "Next (" in details
+
+
+def test_the_time_of_an_epoch_comes_before_what_loads_it_where_there_is_little_room() -> None:
+    record = product.predict_fits()
+    loaded = replace(record, prediction=replace(record.prediction, loading=loads(0, 9.0, 2e4)))
+    shown = draw(lambda c: screens.show_record(c, loaded, full=False))
+    assert 0 < shown.index("\nepoch ") < shown.index("\nloading ")
 
 
 def test_what_comes_from_outside_is_printed_as_it_is_and_never_as_markup() -> None:

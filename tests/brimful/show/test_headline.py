@@ -352,6 +352,12 @@ def test_a_leak_stands_before_the_peak_that_it_outgrows() -> None:
     )
 
 
+def test_what_fits_is_without_an_evaluation_where_one_may_come_after_the_trial() -> None:
+    later = of_prediction(prediction(evaluates_later=True))
+    assert later.tone == "note" and "This is without an evaluation: none was seen" in later.sentence
+    assert "without an evaluation" not in of_prediction(prediction()).sentence
+
+
 def test_what_changes_the_meaning_of_numbers_comes_before_them_and_the_rest_after() -> None:
     warnings = (
         Diagnostic("upper-bounds", "assumed", "", "look there"),

@@ -19,6 +19,7 @@ from brimful.show.text import (
     settings_text,
     speed_cell,
     speed_text,
+    uneven_text,
 )
 from brimful.values import Epoch, Estimate, Outcome, PhasePeak, Source
 from tests.brimful.show import product
@@ -33,6 +34,14 @@ def test_what_is_absent_is_a_dash_whatever_it_would_have_been() -> None:
         settings_text({}),
     } == {ABSENT_TEXT}
     assert "0" in bytes_text(0) and count_text(0) == "0"
+
+
+def test_the_interval_of_an_epoch_is_not_laid_to_the_order_of_batches_alone() -> None:
+    even = product.predict_fits().prediction
+    assert even is not None and even.peak is not None and uneven_text(even) == ""
+    text = uneven_text(replace(even, largest_batches_peak=even.peak))
+    most = bytes_text(even.peak.device_interval_bytes[1])
+    assert f"at most {most} with other orders and all that is uncertain" in text
 
 
 def test_settings_read_as_a_person_writes_them() -> None:

@@ -132,6 +132,8 @@ OF_AN_EVALUATION = (
     "evaluate(given=DataLoader(batches, 4))\nmodel.full = "
     "True\nevaluate(given=DataLoader(batches, 2))",
     "step()\nmodel.eval()\nmodel.inner.train()\nmodel(x)\nmodel.full = True\nmodel(x)",
+    "for _ in DataLoader(batches, 4):\n    step()\ntarget.full = True\nwith torch.no_grad():\n"
+    "    target(x)",
 )
 # No hook sees the forward pass of a compiled model begin, and none is called where the host's
 # memory runs out.
@@ -172,6 +174,60 @@ def test_memory_that_runs_out_after_or_in_an_evaluation_is_of_the_phase_that_ask
         (f"out_of_{memory}_memory", phase)
     ]
     assert "eval" in trial.report["phases"]
+
+
+SAMPLES_ASIDE = """
+import copy, torch
+from torch.utils.data import DataLoader
+model = torch.nn.Linear(8, 8).cuda()
+average = copy.deepcopy(model).requires_grad_(False)
+weights = torch.ones(8, device="cuda", requires_grad=True)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+def ahead(loader):
+    batches = iter(loader)
+    current = next(batches)
+    while current is not None:
+        following = next(batches, None)
+        yield current
+        current = following
+
+def step(x):
+    model(x).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+def sample(by):
+    with torch.no_grad():
+        by(torch.zeros(1 << 20, 8, device="cuda"))  # 32 MiB, and as much again in `by`
+
+for epoch in range(3):
+    for number, x in enumerate(DRAW(DataLoader(torch.ones(40, 8), 4))):
+        x = x.cuda()
+        WITHIN
+    AFTER
+"""
+
+
+@pytest.mark.parametrize(
+    ("draw", "within", "after", "phase"),
+    [
+        ("iter", "step(x)", "sample(average)", "eval"),
+        ("ahead", "step(x)", "sample(average)", "eval"),
+        ("iter", "step(x); number == 2 and sample(average)", "pass", "eval"),
+        ("ahead", "sample(average); step(x)", "pass", "train"),
+        ("iter", "step(x); sample(average); step(x)", "pass", "train"),
+        ("iter", "step(x); sample(model); weights.sum().backward()", "pass", "train"),
+    ],
+)
+def test_what_runs_without_gradients_between_a_step_and_the_next_batch_is_an_evaluation(
+    run_trial, draw, within, after, phase
+):
+    text = SAMPLES_ASIDE.replace("DRAW", draw).replace("WITHIN", within).replace("AFTER", after)
+    trial = run_trial(text, device="imaginary", steps=4, exit_code=0)
+    peaks = {name: peak["allocated_bytes"] for name, peak in trial.report["phases"].items()}
+    assert peaks.keys() == {"setup", "train", phase} and peaks[phase] > 64 << 20
+    assert phase == "train" or peaks["train"] < 64 << 20
 
 
 STEPS_AND_EVALUATION = """

@@ -122,7 +122,7 @@ for i in range(10_000):
     assert report["samples_per_step"][1:4] == [32, 32, 32] and report["loaders"] == []
     assert "no DataLoader was used" in report["notes"]
     assert (
-        ("the trial reached no evaluation" in report["notes"])
+        any(" steps reached no evaluation, " in note for note in report["notes"])
         == ("eval" not in report["phases"])
         == (not evaluates)
     )
@@ -490,4 +490,23 @@ model.train()
     trains = "for i in range(40):\n    step(x[:32], y[:32])\n"
     trial = run_trial(begins + evaluates + ("" if has_optimizer else made) + trains)
     assert ("eval" in trial.report["phases"]) == has_optimizer
-    assert ("the trial reached no evaluation" in trial.report["notes"]) != has_optimizer
+    reached_none = any(" steps reached no evaluation, " in n for n in trial.report["notes"])
+    assert reached_none != has_optimizer
+
+
+@pytest.mark.parametrize(
+    ("holds", "unused"),
+    [
+        ("DataLoader(TensorDataset(torch.ones(8, 8)), 4)", True),
+        ("DataLoader(data, 4)", False),  # a loader over the training's data is another's source
+        ("None", False),
+    ],
+)
+def test_a_loader_that_gave_no_batch_is_known_and_the_note_says_what_goes_further(
+    run_trial, holds, unused
+):
+    train = f"held = {holds}\nfor x, y in DataLoader(data, 16):\n    step(x, y)\n"
+    report = run_trial(HEAD + train).report
+    assert report["unused_loader"] is unused
+    note = "%d steps reached no evaluation, which may take more: try --steps %d"
+    assert note % (report["steps"], 5 * report["steps"]) in report["notes"]

@@ -14,7 +14,7 @@ from bisect import bisect_left
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain, compress, pairwise, repeat
+from itertools import chain, compress, groupby, pairwise, repeat
 from math import ceil
 from operator import itemgetter
 from statistics import mean
@@ -355,11 +355,26 @@ def drawn_steps(programs: Sequence[Program], batches_per_step: float) -> int:
 
 
 def are_uneven(program: Program, whole: Sequence[bool] = ()) -> bool:
-    """Whether the steps of a card's program take different bytes: of training, small allocations
-    apart, from the third on, as the first two make gradients and optimizer states. Not the last
-    one where there are others, which may load no further batch, not those that are not `whole`
-    (`decide.loaders_seen`), and not those of a captured graph, whose replays allocate nothing."""
-    taken, number, trains = [0], 0, True
+    """Whether the steps of a card's program take different bytes (`_compared`)."""
+    return len(set(_compared(program, whole))) > 1
+
+
+def vary_by_batch(program: Program, whole: Sequence[bool] = ()) -> bool:
+    """Whether some step takes other bytes than the one before and the one after it. Where all have
+    neighbours that are alike, the training itself changes once and for all, as where layers that
+    were frozen are trained from some epoch on."""
+    runs = [len(list(run)) for _, run in groupby(_compared(program, whole))]
+    return len(runs) > 1 and 1 in runs
+
+
+def _compared(program: Program, whole: Sequence[bool]) -> list[int]:
+    """The bytes of steps that batches of one size make alike: of training, small allocations apart,
+    from the third on, as the first two make gradients and optimizer states. Not the last one where
+    there are others, which may load no further batch, not those that are not `whole`
+    (`decide.loaders_seen`), and not those with an evaluation (a sampling loop) where there are
+    others: what it leaves, and what it makes before its first forward pass, is of no batch. [] with
+    a captured graph, whose replays allocate nothing."""
+    taken, evaluates, number, trains = [0], [False], 0, True
     for event in program.events:
         if event[0] == "malloc":
             nbytes = program.sizes[number]
@@ -367,13 +382,17 @@ def are_uneven(program: Program, whole: Sequence[bool] = ()) -> bool:
             number += 1
         elif event[0] == "step":
             taken.append(0)
+            evaluates.append(False)
         elif event[0] == "phase":
             trains = event[1] != "eval"
+            evaluates[-1] |= not trains
         elif event[0] == "capture":
-            return False
-    steps = taken[FIRST:-1]
-    counted = chain(whole[FIRST:], repeat(True))
-    return len(set(compress(steps[:-1] if len(steps) > 2 else steps, counted))) > 1
+            return []
+    steps = list(zip(taken, evaluates, strict=True))[FIRST:-1]
+    counted = compress(steps[:-1] if len(steps) > 2 else steps, chain(whole[FIRST:], repeat(True)))
+    of_all = list(counted)
+    alone = [nbytes for nbytes, evaluated in of_all if not evaluated]
+    return alone if len(alone) > 1 else [nbytes for nbytes, _ in of_all]
 
 
 class LargestOverAnEpoch(NamedTuple):

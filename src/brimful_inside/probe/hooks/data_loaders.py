@@ -9,6 +9,7 @@ import functools
 import inspect
 import itertools
 import time
+import weakref
 from collections import deque
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
@@ -37,6 +38,8 @@ MAX_LOADERS = 64
 KEPT_BATCHES = 64
 MOST_AHEAD = 32  # steps: of 16 workers with two batches each
 KEPT_BYTES = 256 << 20  # of a batch that later passes give again
+
+_made: Any = weakref.WeakSet()  # all DataLoaders there are
 
 
 class Consumption:
@@ -154,6 +157,15 @@ class Loaders:
     @property
     def any(self) -> bool:
         return bool(self._all)
+
+    @property
+    def any_unused(self) -> bool:
+        """Whether the script holds a DataLoader that gave no batch, over data that none gave."""
+        used = {id(part) for known in self._all for part in (known.loader(), known.dataset())}
+        return any(
+            OWN not in vars(loader) and used.isdisjoint((id(loader), id(loader.dataset)))
+            for loader in _made
+        )
 
     @property
     def batches_seen(self) -> int:
@@ -353,6 +365,7 @@ def patch_loaders(probe_of_rank: Callable[[], Any]) -> None:
     """
     base = torch_dataloader._BaseDataLoaderIter
     rank = guarded(probe_of_rank)
+    patch(torch_dataloader.DataLoader, "__init__", _note_loader)
     patch(torch_dataloader.DataLoader, "_get_iterator", functools.partial(_get_iterator, rank))
     patch(base, "__init__", functools.partial(_init, rank))
     patch(base, "__next__", _next)
@@ -360,6 +373,11 @@ def patch_loaders(probe_of_rank: Callable[[], Any]) -> None:
     patch(base, "_reset", functools.partial(_reset, rank))
     loaders: Any = torch_dataloader.DataLoader
     loaders.__init_subclass__ = classmethod(_init_subclass)
+
+
+def _note_loader(original: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+    original(loader, *args, **kwargs)
+    guarded(_made.add)(loader)
 
 
 def _get_iterator(probe_of_rank: Callable[[], Any], original: Any, loader: Any) -> Any:

@@ -24,6 +24,7 @@ from brimful.decide.memory.uneven import (
     falling,
     largest_over_an_epoch,
     padded,
+    vary_by_batch,
 )
 from brimful_inside.simulator.program import Program
 from brimful_inside.simulator.replay import replay_cards
@@ -165,15 +166,46 @@ def test_steps_that_are_alike_are_not_uneven():
     assert not are_uneven(counter)
 
 
-def test_an_evaluation_between_steps_and_a_last_step_that_loads_no_batch_are_not_uneven():
+def taking(*steps):
+    """A program whose steps allocate so much in phases."""
     events, sizes = [], []
-    for step, batches in enumerate((1, 1, 1, 1, 0)):
-        for phase, nbytes in (("train", 9 * MIB), ("eval", 20 * MIB * (step % 2)), ("train", 0)):
-            events.append(("phase", phase))
-            events += [("malloc", "op", None, 0)] * (batches if nbytes else 0)
-            sizes += [nbytes] * (batches if nbytes else 0)
-        events.append(("step", step + 1))
-    assert not are_uneven(Program(tuple(events), tuple(sizes), tuple(() for _ in sizes)))
+    for number, allocations in enumerate(steps, 1):
+        for phase, mib in allocations:
+            events += [("phase", phase), ("malloc", "op", None, 0)]
+            sizes.append(mib * MIB)
+        events += [("phase", "train"), ("step", number)]
+    return Program(tuple(events), tuple(sizes), tuple(() for _ in sizes))
+
+
+def test_an_evaluation_between_steps_and_a_last_step_that_loads_no_batch_are_not_uneven():
+    steps = [[("train", 9), ("eval", 20 * (step % 2)), ("train", 0)] for step in range(4)]
+    assert not are_uneven(taking(*steps, []))
+
+
+def test_a_step_after_a_sampling_loop_is_not_compared_with_others_unless_there_are_too_few():
+    step = [("train", 9)]
+    samples = [("train", 24), ("eval", 60), ("train", 9)]  # its noise comes before its first pass
+    assert not are_uneven(taking(step, step, step, samples, step, step, step))
+    assert are_uneven(taking(step, step, step, samples))
+    assert are_uneven(taking(step, step, step, samples, [("train", 10)], step, step))
+
+
+@pytest.mark.parametrize(
+    ("each", "by_batch"),
+    [
+        ([5, 5, 5, 9, 9, 9, 9], False),  # layers were frozen before
+        ([5, 5, 7, 7, 7, 9, 9, 9], False),
+        ([5, 5, 5, 9, 5, 5, 5], True),
+        ([5, 9], True),
+        ([5, 9, 9, 5, 6, 6], True),
+        ([5, 5, 5, 5], False),
+        ([5], False),
+    ],
+)
+def test_a_change_that_lasts_does_not_come_from_batches(each, by_batch):
+    program = taking(*[[("train", mib)] for mib in (1, 2, *each, *each[-1:] * (len(each) > 2))])
+    assert vary_by_batch(program) is by_batch
+    assert are_uneven(program) is (len(set(each)) > 1)
 
 
 def test_the_steps_that_capture_a_graph_are_not_repeated():
