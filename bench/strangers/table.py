@@ -191,9 +191,9 @@ STRANGERS = (
         "deepspeed",
         "texts",
         (
-            *("{bin}/deepspeed", "--num_gpus", "2", "--no_local_rank"),
+            *("{bin}/deepspeed", "--num_gpus", "2", "--no_local_rank", "--master_port", "29612"),
             *("{scripts}/transformers_trainer.py", "{data}", "--deepspeed", "{scripts}/zero3.json"),
-            *("--bf16", "True", *_TRAINER, *_BATCHES),
+            *("--bf16", "True", "--warmup_steps", "10", *_TRAINER, *_BATCHES),
         ),
         16,
         "a100-40gb:2",

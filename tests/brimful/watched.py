@@ -56,7 +56,7 @@ class Slow(Dataset):
     def __len__(self):
         return 80
     def __getitem__(self, index):
-        time.sleep(0.02)
+        time.sleep(0.05)  # far longer than a step takes, also on a busy machine
         return torch.full((16,), float(index)), torch.zeros(1)
 
 model = nn.Linear(16, 1)

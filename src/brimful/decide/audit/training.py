@@ -84,16 +84,18 @@ def does_not_fit(observed: Observed) -> Texts:
     if device_bytes <= budget.bytes:
         return None
     tensors = peak.allocated_bytes or 0
-    explanation = "The command runs out of memory on this card."
     if device_bytes - (peak.reserved_bytes or 0) + tensors <= budget.bytes:
-        explanation = (
-            f"Tensors take {format_bytes(tensors)} of it at most. PyTorch gives back what it "
-            "reserves beyond them before it fails: the command may still run, in slower steps."
+        return (
+            f"Without a limit the peak is {format_bytes(device_bytes)}, of which tensors take "
+            f"{format_bytes(tensors)}; {format_bytes(budget.bytes)} may be used.",
+            "PyTorch gives back what it reserves beyond tensors before it fails: the command may "
+            "still run, in slower steps.",
+            "Ask brimful predict whether it fits, and for the largest batch size that does.",
         )
     return (
         f"The peak is {format_bytes(device_bytes)}, {format_bytes(device_bytes - budget.bytes)} "
         f"more than the {format_bytes(budget.bytes)} that may be used.",
-        explanation,
+        "The command runs out of memory on this card.",
         "Ask brimful predict for the largest batch size that fits.",
     )
 

@@ -330,7 +330,7 @@ FOUND = {
             sample(peak=PhasePeak(12 * GIB, 25 * GIB, 26 * GIB, None)),
             budget=device_budget(),
         ),
-        (["26.0 GiB"], ["Tensors take 12.0 GiB of it at most", "may still run"], []),
+        (["26.0 GiB, of which tensors take 12.0 GiB; 20.0 GiB may"], ["may still run"], []),
     ),
     "a card that is mostly empty": (
         partial(only, "memory-idle", sample(peak=EMPTY_CARD), budget=device_budget()),
