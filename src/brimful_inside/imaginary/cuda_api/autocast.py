@@ -107,6 +107,7 @@ FP32 = [
     "upsample_trilinear3d",
     "upsample_bicubic2d",
     "_upsample_bicubic2d_aa",
+    "linalg_matrix_sqrth",  # from 2.15 on
 ]
 FP32_BY_DTYPE = [
     "prod",
@@ -309,7 +310,9 @@ def of_library(func: Any) -> Optional[Handler]:
         return _float32_and_back
     definition = OPDEFS.get(packet._qualified_op_name)
     # by torch.library.register_autocast
-    dtype = definition._autocast_dtype.get("cuda") if definition is not None else None
+    # A dictionary, or in older releases (to 2.11 at least) an attribute for each device.
+    dtypes: Dict[str, Any] = getattr(definition, "_autocast_dtype", {})
+    dtype = dtypes.get("cuda", getattr(definition, "_autocast_cuda_dtype", None))
     return None if dtype is None else _cast_to(lambda args, kwargs: dtype, call_plainly)
 
 
