@@ -328,14 +328,15 @@ def _choose(
             why = "predicted to come soonest to the same loss, by the gradient noise scale"
             learns = soonest(rows, noise.value).batch_size
             return _Choice(learns, why, speed, (_predicted(speed, knee),))
-    own = speed_of(view, asked, largest) if asked is not None and asked <= largest else None
-    if asked is not None and isinstance(own, PredictedSpeed) and own.samples_per_s is not None:
+    at_asked = speed_of(view, asked, largest) if asked is not None and asked <= largest else None
+    rate = at_asked.samples_per_s if isinstance(at_asked, PredictedSpeed) else None
+    if asked is not None and isinstance(at_asked, PredictedSpeed) and rate is not None:
         fastest = max(point.value.value for point in speed.curve)
-        clearly_slower = own.samples_per_s.value < (1 - speed.tolerance) * fastest
+        clearly_slower = rate.value < (1 - speed.tolerance) * fastest
         if not clearly_slower and _confirm(view, asked) is not None:
             within = format_share(speed.tolerance)
             why = f"your own: none that fits is predicted to be more than {within} faster"
-            return _Choice(asked, why, own, (_predicted(speed, knee),))
+            return _Choice(asked, why, at_asked, (_predicted(speed, knee),))
     why = "predicted to be the fastest that fits"
     if knee != best:
         why = (

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from brimful.decide.memory.bracket import Bracket, run_search, upper_limit
-from brimful.decide.memory.fit import ENDLESS
 from brimful.decide.memory.known_traces import TracedSizes
 from brimful.decide.memory.search_traced import (
     Extrapolated,
@@ -270,11 +269,9 @@ def _trace(group: _Group) -> None:
     run_search(steps, view.traced)
     group.shown = _shown(view)
     model = extrapolate(view.card, limits, group.shown, multiple_of).size_model
-    if has_a_fixed_total(trials.completed()) or model is None or not model.exact:
-        known_from = ENDLESS
-    else:
-        known_from = min(model.fitted_at)
-    if group.asked is not None and group.asked < known_from:
+    if model is not None and (not model.exact or has_a_fixed_total(trials.completed())):
+        model = None
+    if group.asked is not None and (model is None or group.asked < min(model.fitted_at)):
         replayers_of_trial(view, group.asked)
         group.shown = _shown(view)
 

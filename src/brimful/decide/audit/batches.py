@@ -87,7 +87,9 @@ def several_loaders(observed: Observed) -> Texts:
     requested."""
     asked, samples = observed.asked, observed.sample.samples_per_step or 0
     report = observed.report
-    sizes = [seen.batch_size or 0 for seen in report.loaders if seen.batches_seen >= report.steps]
+    sizes = [
+        loader.batch_size or 0 for loader in report.loaders if loader.batches_seen >= report.steps
+    ]
     ranks = observed.sample.trial.device.ranks or len(observed.sample.reports)
     if samples != sum(sizes) * ranks or asked not in sizes or {asked} == {*sizes}:
         return None

@@ -8,7 +8,7 @@ IDLE_SHARE = 0.50  # of the budget
 RATE_TOLERANCE = 0.01  # learning rates closer than this are the same
 # compute capabilities whose tensor cores have bf16 and TF32, and fp16 alone
 BF16_FROM, FP16_FROM = [8, 0], [7, 0]
-KINDS = "fp32", "tf32"  # in which a card computes products of float32
+FLOAT32_KINDS = "fp32", "tf32"  # in which a card computes products of float32
 
 
 def learning_rate(observed: Observed) -> Texts:
@@ -159,7 +159,9 @@ def full_precision(observed: Observed) -> Texts:
     ):
         return None
     bf16 = precision.capability >= BF16_FROM
-    flops = {kind: sum(k.flops for k in observed.kernels if k.kind == kind) for kind in KINDS}
+    flops = {
+        kind: sum(k.flops for k in observed.kernels if k.kind == kind) for kind in FLOAT32_KINDS
+    }
     in_tf32 = precision.convolutions if bf16 else 0.0
     if sum(flops.values()):
         in_tf32 = flops["tf32"] / sum(flops.values())
