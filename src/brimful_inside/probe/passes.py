@@ -172,7 +172,8 @@ def _name_of(sampler: Any) -> str:
     name = type(sampler).__name__
     if name not in ("RandomSampler", "SeedableRandomSampler"):
         return name
-    return "RandomSampler with replacement" if sampler.replacement else "RandomSampler"
+    replaces = getattr(sampler, "replacement", False)  # a script's own class may have the name
+    return "RandomSampler with replacement" if replaces else "RandomSampler"
 
 
 def _workers_place(loader: Any) -> Optional[Place]:

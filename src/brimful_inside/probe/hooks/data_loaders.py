@@ -163,7 +163,8 @@ class Loaders:
         """Whether the script holds a DataLoader that gave no batch, over data that none gave."""
         used = {id(part) for known in self._all for part in (known.loader(), known.dataset())}
         return any(
-            OWN not in vars(loader) and used.isdisjoint((id(loader), id(loader.dataset)))
+            OWN not in vars(loader)
+            and used.isdisjoint((id(loader), id(getattr(loader, "dataset", None))))
             for loader in _made
         )
 

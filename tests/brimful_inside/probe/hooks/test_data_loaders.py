@@ -170,9 +170,17 @@ class SeedableRandomSampler(RandomSampler):
     """As Accelerate's."""
 
 
+class OfAScript(list):
+    """With a name of PyTorch's."""
+
+
+OfAScript.__name__ = "RandomSampler"
+
+
 @pytest.mark.parametrize(
     ("sampler", "name"),
     [
+        (OfAScript(range(10)), "RandomSampler"),
         (RandomSampler(range(10)), "RandomSampler"),
         (SeedableRandomSampler(range(10)), "RandomSampler"),
         (RandomSampler(range(10), replacement=True), "RandomSampler with replacement"),
