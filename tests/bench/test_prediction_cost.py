@@ -127,7 +127,9 @@ def test_the_memory_of_a_process_tree_is_measured_while_it_runs():
 
     others_bytes = sum(map(bench._resident_bytes, psutil.Process().children(recursive=True)))
     code, peak_bytes = bench.watched(call, look)
-    assert code == 0 and 150 * MIB <= peak_bytes - others_bytes <= 400 * MIB
+    # until a child begins its program, Linux shows it with the memory of this process
+    most_bytes = 400 * MIB + bench._resident_bytes(psutil.Process())
+    assert code == 0 and 150 * MIB <= peak_bytes - others_bytes <= most_bytes
 
 
 def test_a_billion_parameters_on_the_card_take_no_gigabyte_of_the_host(tmp_path):
