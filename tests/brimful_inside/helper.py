@@ -98,6 +98,7 @@ def run_trial(
         "PYTHONPATH": os.pathsep.join((str(BOOTSTRAP), WITHOUT_DYNAMO)),
         "BRIMFUL_TRIAL_CONFIG": str(folder / "trial_config.json"),
         "OMP_NUM_THREADS": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",  # as trials have it
     }
     done = subprocess.run(
         [*python, *through, *script, *argv],

@@ -21,7 +21,6 @@ from brimful.show.text import (
     CATEGORIES,
     VERDICTS,
     Cell,
-    approximation_text,
     at_text,
     bytes_cell,
     bytes_text,
@@ -185,10 +184,6 @@ def _facts(prediction: Prediction) -> tuple[tuple[str, Cell], ...]:
         rows.append(("worst batch", Cell(prediction.worst_batch.what)))
     if uneven := uneven_text(prediction):
         rows.append(("uneven batches", Cell(uneven)))
-    rows += [
-        ("approximated", Cell(approximation_text(*use)))
-        for use in prediction.approximations.items()
-    ]
     rows += speed_rows(prediction.speed) if prediction.speed is not None else []
     if prediction.solved is None and not prediction.grid:  # with others no loader is timed
         rows.append(

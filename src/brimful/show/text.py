@@ -65,26 +65,6 @@ CATEGORIES = {
     "context": "CUDA context",
 }
 
-#: What stands in for something that only data or a card can tell (docs/imaginary.md).
-_APPROXIMATIONS = {
-    "torch.compile": "not compiled here; compiled code usually takes less",
-    "bincount": "its length depends on data, so the least was taken",
-    "cudnn workspace without benchmark": "assumed as large as measured with benchmark",
-    "cudnn.benchmark in float32": "its trials, which take what is free for a moment, are not "
-    "counted",
-    "cudnn rnn reserve space": "not documented; as seen for an LSTM on an H200",
-    "nested tensors in TransformerEncoder": "padded tensors were taken, which are larger",
-    "flash_attn": "a stand-in answered its import: PyTorch's copy of its kernels ran",
-    "flash_attn.bert_padding": "which tokens are padding depends on data, so all were kept",
-    "xformers": "a stand-in answered its import: PyTorch's copy of its kernels ran",
-    "paged optimizer states": "NVIDIA's driver moves them between host and card, so they are not "
-    "counted on the card",
-    "an optimizer's step on the host": "a stand-in ran; its time is that of a host that moves 40 "
-    "GB/s (assumed)",
-    "Triton kernel": "its launch was passed over; what it writes to was allocated before and is "
-    "counted",
-}
-
 
 @dataclass(frozen=True)
 class Cell:
@@ -210,11 +190,6 @@ def worst_memory(execution: Execution, memory: str | None = None) -> tuple[str, 
     return (
         ("host", host) if host is not None and (device is None or device[0] == "host") else device
     )
-
-
-def approximation_text(name: str, count: int) -> str:
-    why = _APPROXIMATIONS.get(name, "an upper bound of a shape that only data can determine")
-    return f"{name}, {count:,} ×: {why}"
 
 
 def method_text(method: str, exact: bool) -> str:

@@ -29,6 +29,27 @@ _NOT_MONOTONE = (
     "how allocations share segments changes from size to size, or the script goes another way there"
 )
 
+#: What stands in for something that only data or a card can tell (docs/imaginary.md).
+_APPROXIMATIONS = {
+    "torch.compile": "not compiled here; compiled code usually takes less",
+    "bincount": "its length depends on data, so the least was taken",
+    "cudnn workspace without benchmark": "assumed as large as measured with benchmark",
+    "cudnn.benchmark in float32": "its trials, which take what is free for a moment, are not "
+    "counted",
+    "cudnn rnn reserve space": "not documented; as seen for an LSTM on an H200",
+    "nested tensors in TransformerEncoder": "padded tensors were taken, which are larger",
+    "flash_attn": "a stand-in answered its import: PyTorch's copy of its kernels ran",
+    "flash_attn.bert_padding": "which tokens are padding depends on data, so all were kept",
+    "xformers": "a stand-in answered its import: PyTorch's copy of its kernels ran",
+    "paged optimizer states": "NVIDIA's driver moves them between host and card, so they are not "
+    "counted on the card",
+    "an optimizer's step on the host": "a stand-in ran; its time is that of a host that moves 40 "
+    "GB/s (assumed)",
+    "Triton kernel": "its launch was passed over; what it writes to was allocated before and is "
+    "counted",
+}
+_BOUND = "at most, as its shape depends on data"
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -254,14 +275,14 @@ def _about_ranks(result: TrialResult) -> Iterator[Diagnostic]:
 
 def _about_the_trial(result: TrialResult) -> Iterator[Diagnostic]:
     yield from (Diagnostic("trial-note", note, "", "") for note in result.notes)
-    approximations = sorted(result.reports[0].approximations.items())
+    approximations = sorted(result.reports[0].approximations)
     if approximations:
         yield Diagnostic(
             "upper-bounds",
-            "only data or a card can settle: "
-            + ", ".join(f"{name} ({count})" for name, count in approximations),
-            "brimful took an upper bound or an assumption in its place",
+            "not known without data or a card: "
+            + "; ".join(f"{name} ({_APPROXIMATIONS.get(name, _BOUND)})" for name in approximations),
             "the true peak can differ, and is lower as a rule",
+            "",
         )
 
 

@@ -67,9 +67,11 @@ def test_a_module_and_an_imported_file_have_the_number(run_trial, work, words):
 
 def test_compiled_code_of_an_earlier_run_does_not_keep_the_old_number(run_trial, work):
     words = ("-c", "import script; print(script.batch)")
-    assert run_trial(list(words)).stdout == "128\n"
-    assert started(run_trial, work, *words, env={"PYTHONDONTWRITEBYTECODE": ""}).stdout == "64\n"
-    assert run_trial(list(words)).stdout == "128\n"
+    writes = {"PYTHONDONTWRITEBYTECODE": ""}
+    assert run_trial(list(words), env=writes).stdout == "128\n"
+    assert list(work.rglob("script.*.pyc"))
+    assert started(run_trial, work, *words, env=writes).stdout == "64\n"
+    assert run_trial(list(words), env=writes).stdout == "128\n"
 
 
 def test_an_error_of_the_script_has_its_own_lines_and_exit_code(run_trial, work):
