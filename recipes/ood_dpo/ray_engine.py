@@ -6,6 +6,7 @@ share no folder. A node that dies takes its tasks with it, and Ray starts them e
 """
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -37,7 +38,9 @@ def run(left: list[Experiment], bench: Bench, words: Sequence[str]) -> None:
         return
     resources = task_resources(tasks, bench, words)
     if not ray.is_initialized():
-        ray.init(address=settings.sweep.ray_address, log_to_driver=False, include_dashboard=False)
+        # unasked, Ray would take a cluster that somebody else left on this machine
+        address = settings.sweep.ray_address or os.environ.get("RAY_ADDRESS", "local")
+        ray.init(address=address, log_to_driver=False, include_dashboard=False)
     say(
         f"{counted(len(tasks), 'task')} of {resources['num_cpus']} cores and "
         f"{format_bytes(resources['memory'])} each."

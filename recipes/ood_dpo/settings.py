@@ -118,7 +118,7 @@ class SweepOptions:
     """ensemble: all seeds and data sets in one batched model; ray: tasks of a Ray cluster, or of
     this machine, packed onto cards and cores by their predicted memory."""
     ray_address: str | None = None
-    """Of a running cluster; without it Ray is started on this machine."""
+    """Of a running cluster, RAY_ADDRESS as a rule; without one Ray is started on this machine."""
     threads: Count = 1
     """Cores of a task of Ray."""
     state_every_s: Annotated[float, Parameter(validator=validators.Number(gte=0))] = 20.0
