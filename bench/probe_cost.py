@@ -55,6 +55,7 @@ print(sum(usual) / len(usual))
 
 # Put before the script: the probe reads no losses and no noise.
 LEAVES_OUT = """
+import torch  # with which the probe begins
 from brimful_inside.probe.hooks.forward_backward import Losses
 from brimful_inside.probe.hooks.gradient_noise import GradientNoise
 for reader in (Losses, GradientNoise):

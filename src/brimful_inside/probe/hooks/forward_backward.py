@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+from itertools import chain
 from typing import Any, Callable, List, Optional
 
 import torch
@@ -116,16 +117,17 @@ def first_of(tensors: Any) -> Any:
 
 class Losses:
     """The loss of each step: the sum of what its backward passes began from, since the script
-    weighs its micro-batches. Read at the end; without `cut`, in a whole run, the latest alone.
+    weighs its micro-batches. On a device it is read at the end, and without `cut`, in a whole run,
+    not at all: that would wait for the device.
     """
 
     def __init__(self, imaginary: bool, cut: bool = True):
         self._imaginary = imaginary
         self._cut = cut
-        self._of_step: Any = None  # a tensor of one number
+        self._of_step: Any = None  # a float of a loss on the host, else a tensor of one number
         self._are_known: List[bool] = []  # by step
-        self._open: List[Any] = []  # the known ones, on the device
-        self._stacked: List[Any] = []  # those before them
+        self._kept: List[Any] = []  # the known ones: floats, and tensors of some
+        self._open: List[Any] = []  # the latest of them on the device
         # as reported, else of the latest step, where that is on the host
         self.latest: Optional[float] = None
         self.reported = False  # the script reports its loss: what goes backward is not shown
@@ -135,30 +137,36 @@ class Losses:
         loss = first_of(tensors)
         if self._imaginary or not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             return
-        if not (self._cut or loss.device.type == "cpu"):
+        if loss.device.type == "cpu":
+            kept = loss.item()
+        elif self._cut:
+            kept = loss.detach().reshape(()).float()
+            if kept.untyped_storage().nbytes() > SMALL_BYTES:
+                kept = kept.clone()
+        else:
             return
-        kept = loss.detach().reshape(())
-        if self._of_step is not None:
-            kept = self._of_step.float() + kept.float()
-        elif kept.untyped_storage().nbytes() > SMALL_BYTES:
-            kept = kept.clone()
-        self._of_step = kept
+        self._of_step = kept if self._of_step is None else self._of_step + kept
 
     @guarded
     def step(self) -> None:
         """A step is complete."""
         loss, self._of_step = self._of_step, None
+        on_host = isinstance(loss, float)
         if not self.reported:
-            self.latest = None
-            if loss is not None and loss.device.type == "cpu":
-                self.latest = float(loss)
+            self.latest = loss if on_host else None
         if not self._cut:
             return
         self._are_known.append(loss is not None)
-        if loss is not None:
+        if on_host:
+            self._kept.append(loss)
+        elif loss is not None:
             self._open.append(loss)
         if len(self._open) >= STACKED_LOSSES:
-            self._stacked.append(torch.stack([loss.float() for loss in self._open]))
+            self._stack()
+
+    def _stack(self) -> None:
+        if self._open:
+            self._kept.append(torch.stack(self._open))
             self._open = []
 
     def report(self, loss: Optional[float]) -> None:
@@ -173,7 +181,7 @@ class Losses:
         tensor that holds it spares a wait for the device.
         """
         if self._of_step is not None and scaler.is_enabled():
-            scale = getattr(scaler, "_scale", None)
+            scale = None if isinstance(self._of_step, float) else getattr(scaler, "_scale", None)
             self._of_step = self._of_step / (scaler.get_scale() if scale is None else scale)
 
     def skip(self) -> None:
@@ -183,8 +191,9 @@ class Losses:
     def read(self, waits: bool) -> List[Optional[float]]:
         """By step, at the end of a trial; none of an imaginary card. Those on a device wait for it:
         with `waits` only."""
-        kept = [*self._stacked, *(loss.reshape(1) for loss in self._open)]
-        if self._imaginary or not (waits or all(part.device.type == "cpu" for part in kept)):
+        self._stack()
+        if self._imaginary or not (waits or all(isinstance(part, float) for part in self._kept)):
             return []
-        known = iter([float(loss) for part in kept for loss in part.tolist()])
+        parts = [[part] if isinstance(part, float) else part.tolist() for part in self._kept]
+        known = chain.from_iterable(parts)
         return [next(known) if is_known else None for is_known in self._are_known]

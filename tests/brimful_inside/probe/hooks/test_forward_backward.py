@@ -90,11 +90,18 @@ def test_in_a_trial_too_the_latest_loss_is_known_where_it_lies_on_the_host():
     assert stepped(losses, torch.empty((), device="meta")) is None
 
 
-def test_the_loss_of_each_step_of_a_trial_is_the_sum_of_its_backward_passes():
+class OnADevice(torch.Tensor):
+    """Says so: there is none here."""
+
+    device = property(lambda self: torch.device("cuda"))
+
+
+@pytest.mark.parametrize(("kind", "kept"), [(torch.Tensor, STACKED_LOSSES + 2), (OnADevice, 2)])
+def test_the_loss_of_each_step_of_a_trial_is_the_sum_of_its_backward_passes(kind, kept):
     losses, scaler = Losses(imaginary=False), torch.amp.GradScaler("cpu", init_scale=8.0)
     for step in range(STACKED_LOSSES + 2):
         for part in (0.25, 0.5):
-            losses.backward(scaler.scale(torch.tensor(part + step)))
+            losses.backward(scaler.scale(torch.tensor(part + step)).as_subclass(kind))
         losses.unscale(scaler)
         losses.step()
         if step == 0:
@@ -102,16 +109,24 @@ def test_the_loss_of_each_step_of_a_trial_is_the_sum_of_its_backward_passes():
     first, unknown, *rest = losses.read(waits=True)
     assert (first, unknown) == (0.75, None)
     assert rest == [0.75 + 2 * step for step in range(1, STACKED_LOSSES + 2)]
-    assert len(losses._stacked) == 1 and len(losses._open) == 2
+    assert len(losses._kept) == kept  # those of a device as few tensors
 
 
-def test_a_loss_that_the_script_changes_after_its_backward_pass_is_kept_as_it_was():
-    losses, whole = Losses(imaginary=False), torch.zeros(SMALL_BYTES)
+@pytest.mark.parametrize("kind", [torch.Tensor, OnADevice])
+def test_a_loss_that_the_script_changes_after_its_backward_pass_is_kept_as_it_was(kind):
+    losses, whole = Losses(imaginary=False), torch.zeros(SMALL_BYTES).as_subclass(kind)
     loss = whole[:1].add_(2.0)[0]  # a view of more
     losses.backward(loss)
     whole.fill_(9.0)
     losses.step()
-    assert losses.read(waits=False) == [2.0]
+    assert losses.read(waits=True) == [2.0]
+
+
+def test_losses_on_a_device_are_read_only_where_waiting_for_it_is_allowed():
+    losses = Losses(imaginary=False)
+    assert stepped(losses, torch.tensor(0.5)) == 0.5 and losses.read(waits=False) == [0.5]
+    stepped(losses, torch.tensor(1.5).as_subclass(OnADevice))
+    assert losses.read(waits=False) == [] and losses.read(waits=True) == [0.5, 1.5]
 
 
 def test_no_loss_is_read_from_an_imaginary_card():
