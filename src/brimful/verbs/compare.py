@@ -152,7 +152,12 @@ def compare(
             _ways(words, records, plan, revisions, device, settings, options)
         )
         session = stack.enter_context(opened("compare", ways[0].command, ways[0].device, options))
-        session.keep(side_by_side(session, ways, until or Until(), pairs, patterns, limits))
+        comparison = side_by_side(session, ways, until or Until(), pairs, patterns, limits)
+        names = ("Your own settings", "the plan") if plan else tuple(revisions)
+        if names:
+            which = "{} (A), {} (B)".format(*names)
+            comparison = replace(comparison, verdict=f"{which}: {comparison.verdict}")
+        session.keep(comparison)
     return session.record()
 
 

@@ -203,6 +203,7 @@ def test_a_plan_is_compared_with_the_users_own_settings(folder: Path):
     own, planned = (side["settings"].get("batch_size") for side in result.json["sides"])
     assert own in (None, 8)
     assert planned == 64
+    assert result.json["verdict"].startswith("Your own settings (A), the plan (B): B processes")
 
 
 def test_two_records_of_runs_are_compared_without_running_anything(folder: Path):
@@ -256,6 +257,7 @@ def test_a_command_is_compared_at_two_git_revisions_with_the_data_that_is_here(f
     )
     step = next(q for q in result.json["quantities"] if q["code"] == "step_s")
     assert step["ratio"]["value"] > 1.5
+    assert result.json["verdict"].startswith("HEAD~1 (A), HEAD (B): B processes")
     trees = subprocess.run(["git", "worktree", "list"], cwd=folder, capture_output=True, text=True)
     assert len(trees.stdout.splitlines()) == 1
 
