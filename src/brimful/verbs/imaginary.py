@@ -40,7 +40,7 @@ from brimful.decide.memory.uneven import (
 )
 from brimful.decide.run.settings import BATCH_SIZE
 from brimful.errors import DoesNotFit
-from brimful.units import format_bytes, noun_of
+from brimful.units import format_bytes, format_interval, noun_of
 from brimful.values import Budget, Device, Diagnostic, Gpu, Outcome, Setting, TrialResult
 from brimful.verbs.long_evaluation import training_of
 from brimful.verbs.results import script_error
@@ -413,11 +413,15 @@ def nothing_fits(view: CardView, conclusion: MemoryConclusion) -> DoesNotFit:
     """The error where the search names no batch size."""
     smallest, trials = min(conclusion.traced, default=1), view.trials
     result, noun = trials.results.get(smallest), noun_of(trials.unknown)
+    fits, needs = "fits", "it runs out of memory"
     peak = result.peak.device_bytes if result and result.peak else None
-    needs = f"it needs {format_bytes(peak)}" if peak else "it does not fit"
+    if peak is not None and result and result.outcome is Outcome.COMPLETED:
+        interval = format_interval(*view.card.around(peak), peak)
+        fits = "fits" if peak > view.budget.bytes else "is sure to fit"
+        needs = f"it needs {format_bytes(peak)} ({interval}) of device memory"
     words = shlex.join(fill(trials.command, trials.settings_at(smallest)))
     return DoesNotFit(
-        problem=f"no {noun} fits: at {noun} {smallest} {needs} of device memory",
+        problem=f"no {noun} {fits}: at {noun} {smallest} {needs}",
         explanation=f"the budget is {format_bytes(view.budget.bytes)} ({view.budget.why})",
         suggestion="brimful predict shows what would make it fit, with the same options and this "
         f"command:\n-- {words}",

@@ -86,7 +86,14 @@ def require_whole(record: Record) -> Prediction:
 
 
 def trained(result: TrialResult) -> bool:
-    return result.outcome is Outcome.COMPLETED and any(report.steps for report in result.reports)
+    """Whether steps were made, on the card where it is an imaginary one."""
+    steps = any(report.steps for report in result.reports)
+    return result.outcome is Outcome.COMPLETED and steps and not _left_the_card_empty(result)
+
+
+def _left_the_card_empty(result: TrialResult) -> bool:
+    peak = result.peak
+    return result.trial.device.kind == "imaginary" and peak is not None and peak.reserved_bytes == 0
 
 
 def require_steps_or_memory(session: Session, result: TrialResult) -> TrialResult:
@@ -174,6 +181,14 @@ def error_of(session: Session, result: TrialResult) -> BrimfulError:
             problem=f"the command was {notes[0] if notes else 'killed'}",
             explanation="no counter of the kernel shows who did it",
             suggestion="look at the system's log, and try a smaller batch size",
+            traceback=text,
+        )
+    if outcome is Outcome.COMPLETED and any(report.steps for report in result.reports):
+        return TrialFailed(
+            problem="the script trained on the CPU: it put nothing on the card",
+            explanation="torch.cuda.is_available() is true in it, so it did not look for one",
+            suggestion="give the flag that chooses its device, or move its model and batches to "
+            '"cuda"',
             traceback=text,
         )
     if gave_no_batch(result) or outcome in (Outcome.NO_STEP, Outcome.COMPLETED):

@@ -57,6 +57,15 @@ def test_a_flag_the_script_does_not_know_is_reported_in_argparses_words(tmp_path
     assert len(done.record.trials) == 1
 
 
+@pytest.mark.parametrize("verb", ["predict", "audit"])
+def test_a_script_that_puts_nothing_on_the_card_is_no_misfit_and_told_so(tmp_path, verb):
+    source = TRAINING.replace('"cuda" if torch.cuda.is_available() else "cpu"', '"cpu"')
+    words = python(script(tmp_path, source), "--batch-size", 8)
+    done = brimful(tmp_path, verb, *CARD, *words, code=5)
+    assert "the script trained on the CPU: it put nothing on the card" in done.err
+    assert "fit" not in done.out
+
+
 def test_a_shell_script_that_overwrites_the_path_keeps_the_probe_out(tmp_path):
     path = script(tmp_path)
     shell = tmp_path / "train.sh"

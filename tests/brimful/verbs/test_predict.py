@@ -493,6 +493,18 @@ def test_where_no_size_fits_the_error_names_the_command_that_shows_what_would_ma
 
 
 @pytest.mark.parametrize(
+    ("room", "problem"),
+    [
+        ("6.5GiB", r"no batch size is sure to fit: at batch size 1 it needs 6\.\S+ GiB \(.* to 6"),
+        ("4GiB", "no batch size fits: at batch size 1 it runs out of memory"),
+    ],
+)
+def test_where_no_size_is_sure_to_fit_it_says_what_the_smallest_may_need(room, problem):
+    with pytest.raises(DoesNotFit, match=problem):
+        work(World(fixed=6 * GIB), predict, gpu_memory=room)
+
+
+@pytest.mark.parametrize(
     ("unit", "asked"), [(2, "12"), (4, "4"), (4, "{batch_size}"), (8, "24"), (12, "24")]
 )
 def test_a_script_that_takes_groups_alone_is_searched_among_their_multiples_whatever_was_asked(
