@@ -76,6 +76,7 @@ def make_console(
         file=stream or sys.stdout,
         width=width,
         force_terminal=is_terminal,
+        force_jupyter=False,  # there rich would show each line by itself, and keep none
         highlight=False,
         markup=False,
         emoji=False,

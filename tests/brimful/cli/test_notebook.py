@@ -50,7 +50,11 @@ def values() -> list[Record | Prediction | Plan | Audit]:
     return [prediction, plan, audit.audit, audit, product.ALL["hostile"]()]
 
 
-def test_records_and_their_answers_show_themselves_as_pages_of_their_own_and_as_text(shell):
+@pytest.mark.parametrize("in_jupyter", [False, True])
+def test_records_and_their_answers_show_themselves_as_pages_of_their_own_and_as_text(
+    shell, monkeypatch, in_jupyter
+):
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: in_jupyter)
     for value in values():
         shown, _ = shell.display_formatter.format(value)
         page = page_in(shown)
