@@ -314,7 +314,8 @@ def verdict(
 def _speed_text(speed: Quantity | None) -> str:
     if speed is None or speed.ratio is None:
         return "B trains"
-    if not speed.differs or abs(speed.ratio.value - 1) < TOLERANCE:
+    may_be_noise = speed.ratio.low is not None and not speed.differs
+    if may_be_noise or abs(speed.ratio.value - 1) < TOLERANCE:
         return "B processes as many samples a second"
     return f"B processes {speed.ratio.value:.3g} × the samples a second"
 

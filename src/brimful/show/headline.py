@@ -227,8 +227,6 @@ def of_prediction(prediction: Prediction) -> Headline:
             "bad",
             f"No {noun} fits {card}: not even the smallest stays within {bytes_text(budget)}.",
         )
-    if peak is not None and peak.reserved_bytes == 0:
-        return Headline("note", f"The command put nothing on {card}: it trains on the host.")
     fits = prediction.verdict == Verdict.FITS
     tight = prediction.verdict == Verdict.TIGHT
     other = _not_in_force(prediction)
@@ -239,9 +237,12 @@ def of_prediction(prediction: Prediction) -> Headline:
     if compiles:
         sentence += " without being compiled"
     if peak is not None:
-        sentence += _peak_text(peak, budget, fits)
-        if tight:
+        empties = any(w.code == "gives-cache-back" for w in prediction.warnings)
+        sentence += _peak_text(peak, budget, fits, empties)
+        if tight and peak.device_bytes > budget:
             sentence += ", and it runs only if the lower end of this interval is right"
+        elif tight:
+            sentence += ", and it may not run if the upper end of this interval is right"
     if other:
         return Headline("note" if fits else "bad", sentence + ".")
     leak = next(
@@ -287,11 +288,13 @@ def _before_numbers(prediction: Prediction) -> str:
 AT_MOST = 0.03  # of the peak: less at upper bounds is not worth a word (a bench's median is 1 %)
 MUCH_MORE = 1.5  # times what tensors take is reserved: it lies in pieces (assumed)
 _EMPTIES = ", but only because PyTorch empties its cache when memory is full (slower steps)"
+_MAY_EMPTY = ", but PyTorch may have to empty its cache (slower steps)"
 
 
-def _peak_text(peak: PeakEstimate, budget: int, fits: bool) -> str:
+def _peak_text(peak: PeakEstimate, budget: int, fits: bool, empties: bool) -> str:
     """ ": predicted peak 110 GiB (101 to 120 GiB) of 79.2 GiB allowed"; "at most 110 GiB" where
-    much of it is an upper bound, and what tensors take where much more is reserved."""
+    much of it is an upper bound, and what tensors take where much more is reserved. `empties`:
+    PyTorch's cache is emptied at the predicted peak."""
     parts = [interval_text(*peak.device_interval_bytes, peak.device_bytes)]
     if not fits and peak.reserved_bytes > MUCH_MORE * peak.allocated_bytes:
         parts.append(f"tensors take {bytes_text(peak.allocated_bytes)}")
@@ -299,7 +302,9 @@ def _peak_text(peak: PeakEstimate, budget: int, fits: bool) -> str:
     most = "at most " if peak.at_most_bytes > AT_MOST * peak.device_bytes else ""
     shown = f"{peak.source.value} peak {most}{bytes_text(peak.device_bytes)}{about}"
     # the interval ends at the card's memory
-    gives_back = _EMPTIES if fits and peak.device_interval_bytes[1] >= budget else ""
+    gives_back = ""
+    if fits and peak.device_interval_bytes[1] >= budget:
+        gives_back = _EMPTIES if empties or peak.device_bytes > budget else _MAY_EMPTY
     if fits and peak.device_bytes > budget:
         return f"{gives_back}: it runs within {bytes_text(budget)}; with all of the card, {shown}"
     return f"{gives_back}: {shown} of {bytes_text(budget)} allowed"

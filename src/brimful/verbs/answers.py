@@ -272,7 +272,7 @@ def sizes_of(
 
 def _memory_at(view: CardView, conclusion: MemoryConclusion, size: int) -> TriedSize:
     """By a trace at the size, by a model that a trace confirmed, by an epoch that was put together
-    there, or by the curve between those that hold at the nearest traces."""
+    there, or between the peaks of the nearest traces."""
     trials, model, is_near = view.trials, conclusion.size_model, view.knows_epochs_near(size)
     if size in trials.completed():
         replayers = view.traced_replayers(size)
@@ -281,8 +281,7 @@ def _memory_at(view: CardView, conclusion: MemoryConclusion, size: int) -> Tried
     elif trials.epochs.get(size):
         replayers = view.replayers(size, view.epochs(size, 1))
     else:
-        smallest = min((at for at in trials.completed() if at is not None), default=size)
-        peak = on_the_curve(conclusion.estimate.curve, size) if size > smallest else None
+        peak = on_the_curve(conclusion.estimate.probes, size)
         fits = None if peak is None else (peak.high or peak.value) <= view.budget.bytes
         is_uneven = any(trials.epochs.values())
         return TriedSize(size, fits, peak, is_least=is_uneven and peak is not None)

@@ -100,13 +100,6 @@ def _about_the_batch_size(
             explanation,
             f"take {length:,} or less",
         )
-    if answer.peak is not None and answer.peak.reserved_bytes == 0:
-        yield Diagnostic(
-            "nothing-on-the-card",
-            "the script put nothing on the card",
-            "it trains on the host, so no batch size says anything about the card",
-            'move the model and its batches there: .to("cuda")',
-        )
     if trials.in_batches and (estimate is None or not estimate.ignores_batch_size):
         cap = estimate.loader_cap if estimate else None
         yield from _hidden_cap(trials, None if cap is not None and asked == cap else asked)

@@ -102,6 +102,12 @@ def test_samples_a_second_and_what_each_teaches_decide_and_noise_asks_for_more_r
     assert chosen == better and re.fullmatch(sentence, answer)
 
 
+def test_what_is_predicted_has_no_noise_that_could_hide_a_difference():
+    speed = Quantity("samples_per_s", 1.0, 0.8, Estimate(0.8, Source.PREDICTED))
+    sentence, _ = verdict(speed, None, "nothing was trained", "", 1)
+    assert sentence.startswith("B processes 0.8 × the samples a second")
+
+
 def test_a_loss_that_does_not_fall_tells_nothing_of_the_time_to_it():
     flat = [(course(per_sample=0.0, noise=0.1), course(per_sample=0.0, noise=0.1, seed=1))]
     sentence, better = said(1.4, flat)

@@ -240,39 +240,47 @@ def test_what_does_not_fit_as_it_is_may_fit_compiled() -> None:
         assert "ompiled" not in of_prediction(other).sentence
 
 
+EMPTIES = Diagnostic("gives-cache-back", "it empties its cache", "", "")
+
+
 @pytest.mark.parametrize(
-    ("verdict", "beyond", "tone", "words"),
+    ("verdict", "beyond", "warnings", "tone", "words"),
     [
-        ("tight", -1, "bad", "is tight on .*only if the lower end"),
+        ("tight", 1, (), "bad", "is tight on .*only if the lower end"),
+        ("tight", -1, (), "bad", "is tight on .*may not run if the upper end"),
         (
             "fits",
             -1,
+            (),
             "good",
-            r"when memory is full \(slower steps\): predicted peak 35\.5 GiB",
+            r"may have to empty its cache \(slower steps\): predicted peak 35",
+        ),
+        (
+            "fits",
+            -1,
+            (EMPTIES,),
+            "good",
+            r"when memory is full \(slower steps\): predicted peak 35",
         ),
         (
             "fits",
             2**30,
+            (EMPTIES,),
             "good",
             r"when memory is full \(slower steps\): it runs within 35\.5 GiB; with all of the "
             r"card, predicted peak 36\.5 GiB",
         ),
     ],
 )
-def test_a_tight_size_runs_only_at_the_lower_end_of_its_interval(
-    verdict: str, beyond: int, tone: str, words: str
+def test_where_a_peak_may_pass_what_is_allowed_it_is_said_at_which_end_of_its_interval(
+    verdict: str, beyond: int, warnings: tuple[Diagnostic, ...], tone: str, words: str
 ) -> None:
     value = prediction()
     most = value.budget.bytes
     interval = (1, most + 2**30)
     near = replace(value.peak, device_bytes=most + beyond, device_interval_bytes=interval)
-    result = of_prediction(replace(value, verdict=verdict, peak=near))
+    result = of_prediction(replace(value, verdict=verdict, peak=near, warnings=warnings))
     assert result.tone == tone and re.search(words, result.sentence)
-
-
-def test_a_command_that_puts_nothing_on_the_card_trains_on_the_host() -> None:
-    result = of_prediction(prediction(peak=replace(prediction().peak, reserved_bytes=0)))
-    assert (result.tone, "trains on the host" in result.sentence) == ("note", True)
 
 
 def test_a_record_that_only_ended_with_a_message_shows_it() -> None:
