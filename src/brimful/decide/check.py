@@ -152,7 +152,11 @@ def judged(
         passed = value > _most(code, limit or "", known or 0.0) if judges else None
         rows.append(Judged(code, value, known, limit, passed))
     failed = [_FITS[v] for v in (prediction.verdict,) if job.must_fit and v in _FITS]
-    failed += [f"no {code} is predicted" for code in limits if code not in now.figures]
+    failed += [
+        f"`{code.rpartition('_')[0]}` has a limit and is not predicted"
+        for code in limits
+        if code not in now.figures
+    ]
     failed += [
         f"{finding.problem} {finding.suggestion} ({finding.code})"
         for finding in findings

@@ -133,9 +133,9 @@ def test_a_finding_fails_the_job_that_forbids_it_alone(codes, exit_code, failed)
     assert (result.exit_code, result.failed) == (exit_code, failed)
 
 
-def test_a_figure_that_has_a_limit_and_is_not_predicted_fails():
+def test_a_figure_that_has_a_limit_and_is_not_predicted_fails_under_its_key():
     checked = judge(replace(BEFORE, figures={"peak_device_bytes": 1550}), step="+10 %")
-    assert (checked.exit_code, checked.failed) == (3, ("no step_s is predicted",))
+    assert (checked.exit_code, checked.failed) == (3, ("`step` has a limit and is not predicted",))
 
 
 def test_what_grew_is_named_by_module_category_and_the_line_as_it_is_numbered_now():
