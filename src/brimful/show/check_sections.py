@@ -33,7 +33,12 @@ def _why(job: CheckedJob) -> str:
         for row in job.judged
         if row.passed
     ]
-    return ". ".join([*job.failed, *passed, *map(_grown, _growth_of(job))])
+    texts = [*job.failed, *passed, *map(_grown, _growth_of(job))]
+    return ". ".join(texts[:1] + [_capital(text) for text in texts[1:]])
+
+
+def _capital(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
 
 
 def _growth_of(job: CheckedJob) -> list[Held]:
@@ -61,7 +66,7 @@ def check_sections(check: Check) -> list[Section]:
     for job in check.jobs:
         more = tuple(_grown(row, whole=True) for row in job.grown if row.bytes > 0)[:_NAMED]
         less = tuple(_grown(row, whole=True) for row in job.grown[::-1] if row.bytes < 0)[:_NAMED]
-        said = (*job.failed, *job.notes)
+        said = tuple(map(_capital, (*job.failed, *job.notes)))
         parts += [Sentences(f"What holds more at the peak, {job.name}", more)] if more else []
         parts += [Sentences(f"What holds less there, {job.name}", less)] if less else []
         parts += [Sentences(f"{job.name}, {job.gpu}", said)] if said else []

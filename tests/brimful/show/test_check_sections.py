@@ -45,3 +45,15 @@ def test_what_holds_more_and_what_holds_less_are_lists_of_their_own():
     assert titles == ["What holds more at the peak, net", "What holds less there, net"]
     [only] = [s for s in check_sections(Check((job(LAYER),), "", "", False)) if s.title in titles]
     assert only.title == titles[0]
+
+
+def test_each_sentence_after_the_first_begins_with_a_capital():
+    slow = Judged("step_s", 0.2, 0.1, "+2 %", True)
+    both = replace(job(LAYER), judged=(*job().judged, slow), failed=("it does not fit",))
+    said = sentence(both)
+    assert "net: it does not fit. Allocated peak +10 %" in said
+    assert "+2 %. Time of a step +100 %" in said
+    below = check_sections(Check((replace(both, notes=("the peak moved",)),), "", "", False))
+    assert [s.sentences for s in below if isinstance(s, Sentences) and s.title == "net, l4"] == [
+        ("It does not fit", "The peak moved")
+    ]
