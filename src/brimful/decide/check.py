@@ -187,18 +187,18 @@ def grown(before: Baseline, now: Baseline) -> tuple[Held, ...]:
     if max(live, more.total()) <= 0:  # the allocated and the device peak
         return ()
     # as many bytes of a category at a line under another path: a module that moved, not one that
-    # grew; an insertion into an nn.Sequential renames all that follow
+    # grew; an insertion into an nn.Sequential renames all that follow, so the last ones are paired
     renamed = defaultdict(list)
-    for key, size in sorted(old.items() - new.items()):
+    for key, size in sorted(old.items() - new.items(), key=_place):
         renamed[key[:2], size].append(key)
-    for key, size in sorted(new.items() - old.items()):
+    for key, size in sorted(new.items() - old.items(), key=_place, reverse=True):
         if names := renamed[key[:2], size]:
             more[key] -= size
-            more[names.pop(0)] += size
+            more[names.pop()] += size
     alike: dict[tuple[str, str], Counter[tuple[str, str]]] = defaultdict(Counter)
     for (category, line, module), size in more.items():
         alike[category, without_numbers(module)][line, module] += size
-    lines = {_unnumbered(row.where): row.where for row in now.held}
+    lines = {_unnumbered(row.where): row.where for row in reversed(now.held)}  # of two, the larger
     rows = [_difference(category, sizes, lines) for (category, _), sizes in alike.items()]
     least = _LEAST_OF_GROWTH * sum(row.bytes for row in rows if row.bytes > 0)
     large = [row for row in rows if row.bytes and abs(row.bytes) >= least]
@@ -216,6 +216,11 @@ def _difference(category: str, sizes: Counter[tuple[str, str]], lines: Mapping[s
     line = max(by_line, key=lambda line: by_line[line])
     modules = tuple(module for module, size in by_module.items() if module and size > 0)
     return Held(total, category, modules, lines.get(line, line))
+
+
+def _place(share: tuple[tuple[str, str, str], int]) -> list[tuple[int, str]]:
+    """What sorts modules by their paths, with 10 after 9."""
+    return [(len(part), part) for part in share[0][2].split(".")]
 
 
 def _shares(baseline: Baseline) -> Counter[tuple[str, str, str]]:

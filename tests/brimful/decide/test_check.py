@@ -181,6 +181,21 @@ def test_modules_that_an_insertion_renamed_did_not_grow():
     assert grown(before, after(larger, *others)) == (replace(layer, bytes=600),)
 
 
+@pytest.mark.parametrize(("were", "are"), [((6, 7), (8, 9)), ((8, 11), (10, 13))])
+def test_of_layers_of_one_size_the_one_before_those_that_were_renamed_is_the_new_one(were, are):
+    def layers(*places: int) -> list[Held]:
+        return [Held(100, "parameters", (f"net.{place}",), FORWARD) for place in places]
+
+    before = replace(BEFORE, held=tuple(layers(0, 3, *were)))
+    assert grown(before, after(*layers(0, 3, 5, *are))) == tuple(layers(5))
+
+
+def test_of_two_lines_of_one_text_the_one_that_holds_more_is_named():
+    larger, smaller = (replace(LAYERS[1], where=FORWARD.replace(":8", n)) for n in (":30", ":40"))
+    smaller = replace(smaller, bytes=10)
+    assert grown(BEFORE, after(*HELD, larger, smaller)) == (replace(larger, bytes=1010),)
+
+
 def test_modules_of_a_new_name_have_the_growth_of_all_that_hold_such_at_all_their_numbers():
     wider = [replace(row, bytes=row.bytes * 11 // 10) for row in shifted(*LAYERS)]
     rows = grown(replace(BEFORE, held=LAYERS), after(*wider))
