@@ -180,12 +180,11 @@ def grown(before: Baseline, now: Baseline) -> tuple[Held, ...]:
     """What holds more than in the baseline, and how much, the largest first, then what holds less,
     below 0; () where no peak grew. Modules whose paths differ in their numbers alone are together.
     """
+    if all(_total(now, *left_out) <= _total(before, *left_out) for left_out in ((), (CACHE,))):
+        return ()  # neither the device nor the allocated peak
     old, new = _shares(before), _shares(now)
     more = Counter(new)
     more.subtract(old)
-    live = sum(size for (category, _, _), size in more.items() if category != CACHE)
-    if max(live, more.total()) <= 0:  # the allocated and the device peak
-        return ()
     # as many bytes of a category at a line under another path: a module that moved, not one that
     # grew; an insertion into an nn.Sequential renames all that follow, so the last ones are paired
     renamed = defaultdict(list)
@@ -203,6 +202,10 @@ def grown(before: Baseline, now: Baseline) -> tuple[Held, ...]:
     least = _LEAST_OF_GROWTH * sum(row.bytes for row in rows if row.bytes > 0)
     large = [row for row in rows if row.bytes and abs(row.bytes) >= least]
     return tuple(sorted(large, key=lambda row: -row.bytes))
+
+
+def _total(baseline: Baseline, *left_out: str) -> int:
+    return sum(row.bytes for row in baseline.held if row.category not in left_out)
 
 
 def _difference(category: str, sizes: Counter[tuple[str, str]], lines: Mapping[str, str]) -> Held:

@@ -204,6 +204,12 @@ def test_modules_of_a_new_name_have_the_growth_of_all_that_hold_such_at_all_thei
     assert all(row.where in (FORWARD, BACKWARD) for row in rows), "the lines as they are now"
 
 
+def test_what_is_shared_among_other_modules_to_the_rounded_byte_did_not_grow():
+    thirds = Held(11, "activations", ("a", "b", "c"), MLP)
+    apart = (replace(thirds, bytes=7, modules=("a",)), replace(thirds, bytes=4, modules=("b", "c")))
+    assert grown(replace(BEFORE, held=(thirds,)), after(*apart)) == ()
+
+
 def test_nothing_is_named_where_no_peak_grew_and_what_holds_less_where_one_did():
     [activations, state, cache] = HELD
     more, less = replace(activations, bytes=1500), replace(state, bytes=0)
