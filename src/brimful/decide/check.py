@@ -152,7 +152,11 @@ def judged(
         passed = value > _most(code, limit or "", known or 0.0) if judges else None
         rows.append(Judged(code, value, known, limit, passed))
     failed = [_FITS[v] for v in (prediction.verdict,) if job.must_fit and v in _FITS]
-    failed += [f"no {code} is predicted" for code in limits if code not in now.figures]
+    failed += [
+        f"`{code.rpartition('_')[0]}` has a limit and is not predicted"
+        for code in limits
+        if code not in now.figures
+    ]
     failed += [
         f"{finding.problem} {finding.suggestion} ({finding.code})"
         for finding in findings
@@ -173,32 +177,63 @@ def judged(
 
 
 def grown(before: Baseline, now: Baseline) -> tuple[Held, ...]:
-    """What holds more than in the baseline, and how much, the largest first; modules whose paths
-    differ in their numbers alone are together."""
-    old, new = _by_module(before), _by_module(now)
-    together: dict[tuple[str, str, str], dict[str, int]] = defaultdict(dict)
-    for (category, module), lines in new.items():
-        known = {_unnumbered(line): size for line, size in old.get((category, module), {}).items()}
-        more = sum(lines.values()) - sum(known.values())
-        where = max(lines, key=lambda line: lines[line] - known.get(_unnumbered(line), 0))
-        if more > 0:
-            together[category, without_numbers(module), where][module] = more
-    rows = [
-        Held(sum(grew.values()), category, tuple(filter(None, grew)), where)
-        for (category, _, where), grew in together.items()
-    ]
-    least = _LEAST_OF_GROWTH * sum(row.bytes for row in rows)
-    return tuple(sorted((row for row in rows if row.bytes >= least), key=lambda row: -row.bytes))
+    """What holds more than in the baseline, and how much, the largest first, then what holds less,
+    below 0; () where no peak grew. Modules whose paths differ in their numbers alone are together.
+    """
+    if all(_total(now, *left_out) <= _total(before, *left_out) for left_out in ((), (CACHE,))):
+        return ()  # neither the device nor the allocated peak
+    old, new = _shares(before), _shares(now)
+    more = Counter(new)
+    more.subtract(old)
+    # as many bytes of a category at a line under another path: a module that moved, not one that
+    # grew; an insertion into an nn.Sequential renames all that follow, so the last ones are paired
+    renamed = defaultdict(list)
+    for key, size in sorted(old.items() - new.items(), key=_place):
+        renamed[key[:2], size].append(key)
+    for key, size in sorted(new.items() - old.items(), key=_place, reverse=True):
+        if names := renamed[key[:2], size]:
+            more[key] -= size
+            more[names.pop()] += size
+    alike: dict[tuple[str, str], Counter[tuple[str, str]]] = defaultdict(Counter)
+    for (category, line, module), size in more.items():
+        alike[category, without_numbers(module)][line, module] += size
+    lines = {_unnumbered(row.where): row.where for row in reversed(now.held)}  # of two, the larger
+    rows = [_difference(category, sizes, lines) for (category, _), sizes in alike.items()]
+    least = _LEAST_OF_GROWTH * sum(row.bytes for row in rows if row.bytes > 0)
+    large = [row for row in rows if row.bytes and abs(row.bytes) >= least]
+    return tuple(sorted(large, key=lambda row: -row.bytes))
 
 
-def _by_module(baseline: Baseline) -> Mapping[tuple[str, str], Counter[str]]:
-    """Bytes by line, of each category and module."""
-    held: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+def _total(baseline: Baseline, *left_out: str) -> int:
+    return sum(row.bytes for row in baseline.held if row.category not in left_out)
+
+
+def _difference(category: str, sizes: Counter[tuple[str, str]], lines: Mapping[str, str]) -> Held:
+    """Of modules that are together: those that grew if all of them did, else those that shrank,
+    and the line where most did. `lines`: with their numbers now, by those without."""
+    total, by_module, by_line = sizes.total(), Counter[str](), Counter[str]()
+    sign = 1 if total > 0 else -1
+    for (line, module), size in sizes.items():
+        by_module[module] += sign * size
+        by_line[line] += sign * size
+    line = max(by_line, key=lambda line: by_line[line])
+    modules = tuple(module for module, size in by_module.items() if module and size > 0)
+    return Held(total, category, modules, lines.get(line, line))
+
+
+def _place(share: tuple[tuple[str, str, str], int]) -> list[tuple[int, str]]:
+    """What sorts modules by their paths, with 10 after 9."""
+    return [(len(part), part) for part in share[0][2].split(".")]
+
+
+def _shares(baseline: Baseline) -> Counter[tuple[str, str, str]]:
+    """Bytes by category, line without its number, and module."""
+    shares: Counter[tuple[str, str, str]] = Counter()
     for row in baseline.held:
         modules = row.modules or ("",)
         for module in modules:
-            held[row.category, module][row.where] += row.bytes // len(modules)
-    return held
+            shares[row.category, _unnumbered(row.where), module] += row.bytes // len(modules)
+    return shares
 
 
 def _unnumbered(where: str) -> str:

@@ -1,5 +1,7 @@
 """Sections of a check: the table of changes, what grew, and what is not as the jobs ask."""
 
+from dataclasses import replace
+
 from brimful.show.section import Column, Facts, Section, Sentences, Table
 from brimful.show.text import ABSENT, CATEGORIES, Cell, bytes_text, seconds_text
 from brimful.units import counted, format_share, without_numbers
@@ -31,7 +33,24 @@ def _why(job: CheckedJob) -> str:
         for row in job.judged
         if row.passed
     ]
-    return ". ".join([*job.failed, *passed, *(_grown(row) for row in job.grown[:1] if passed)])
+    texts = [*job.failed, *passed, *map(_grown, _growth_of(job))]
+    return ". ".join(texts[:1] + [_capital(text) for text in texts[1:]])
+
+
+def _capital(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
+
+
+def _growth_of(job: CheckedJob) -> list[Held]:
+    """What grew most of the peaks that passed their limits, and what shrank most where that is more
+    than a peak's growth."""
+    peaks = {row.code: row for row in job.judged if row.passed and row.code != "step_s"}
+    only_live = peaks.keys() == {"peak_allocated_bytes"}
+    rows = [row for row in job.grown if not only_live or row.category != "cache"]
+    if not peaks or not rows:
+        return []
+    growth = max(row.now - (row.before or 0) for row in peaks.values())
+    return rows[:1] + [row for row in rows[-1:] if row.bytes < 0 and rows[0].bytes > growth]
 
 
 def check_sections(check: Check) -> list[Section]:
@@ -45,9 +64,11 @@ def check_sections(check: Check) -> list[Section]:
     columns = (Column("job"), Column("predicted"), *(Column(h, True) for h in heads), Column(""))
     parts: list[Section] = [Table("", columns, rows)] if rows else []
     for job in check.jobs:
-        grown = tuple(_grown(row, whole=True) for row in job.grown[:_NAMED])
-        said = (*job.failed, *job.notes)
-        parts += [Sentences(f"What holds more at the peak, {job.name}", grown)] if grown else []
+        more = tuple(_grown(row, whole=True) for row in job.grown if row.bytes > 0)[:_NAMED]
+        less = tuple(_grown(row, whole=True) for row in job.grown[::-1] if row.bytes < 0)[:_NAMED]
+        said = tuple(map(_capital, (*job.failed, *job.notes)))
+        parts += [Sentences(f"What holds more at the peak, {job.name}", more)] if more else []
+        parts += [Sentences(f"What holds less there, {job.name}", less)] if less else []
         parts += [Sentences(f"{job.name}, {job.gpu}", said)] if said else []
     commands = tuple((job.name, Cell(job.command_line, note=job.gpu)) for job in check.jobs)
     return [*parts, Facts("The jobs", commands, detail=True)]
@@ -76,7 +97,8 @@ def _change(row: Judged) -> str:
 
 def _grown(row: Held, whole: bool = False) -> str:
     """ "+1.9 GiB: activations of blocks.3.mlp, train.py:88"; `whole`: with the line's text."""
-    return "+" + held_text(row, row.where if whole else row.where.partition(" in ")[0])
+    where = row.where if whole else row.where.partition(" in ")[0]
+    return ("+" if row.bytes > 0 else "−") + held_text(replace(row, bytes=abs(row.bytes)), where)
 
 
 def held_text(row: Held, where: str) -> str:

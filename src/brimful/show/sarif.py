@@ -15,7 +15,7 @@ def render_sarif(record: Record) -> str:
     driver = {
         "name": "brimful",
         "version": record.opened.machine.brimful_version,
-        "rules": [{"id": code} for code in dict.fromkeys(finding.code for finding in findings)],
+        "rules": list({finding.code: _rule(finding) for finding in findings}.values()),
     }
     results = [
         {
@@ -33,8 +33,19 @@ def render_sarif(record: Record) -> str:
     return codec.to_json({"$schema": schema, "version": "2.1.0", "runs": runs}) + "\n"
 
 
+def _rule(finding: Diagnostic) -> dict[str, str | dict[str, str]]:
+    """GitHub requires the three texts of a rule; none may be empty."""
+    return {
+        "id": finding.code,
+        "shortDescription": {"text": finding.problem},
+        "fullDescription": {"text": f"{finding.problem} {finding.explanation}".strip()},
+        "help": {"text": finding.suggestion or finding.explanation or finding.problem},
+    }
+
+
 def _place(finding: Diagnostic, record: Record) -> dict[str, dict[str, str | int]]:
-    """The file that a finding names among those that the script loaded, and its line."""
+    """The file that a finding names among those that the script loaded, and its line; GitHub
+    requires one, so the first where none is known."""
     folder = Path(record.opened.working_folder or ".").resolve()
     name, _, line = finding.where.partition(":")
     words = record.opened.command.argv if record.opened.command is not None else ()
@@ -44,5 +55,5 @@ def _place(finding: Diagnostic, record: Record) -> dict[str, dict[str, str | int
     path = folder.joinpath(next(iter([*named, *scripts, *files]), ".")).resolve()
     below = path.is_relative_to(folder)
     uri = quote(path.relative_to(folder).as_posix()) if below else path.as_uri()
-    region: dict[str, dict[str, str | int]] = {"region": {"startLine": int(line)}} if named else {}
-    return {"artifactLocation": {"uri": uri}, **region}
+    first = int(line) if named and line else 1
+    return {"artifactLocation": {"uri": uri}, "region": {"startLine": first}}

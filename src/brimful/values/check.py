@@ -58,7 +58,7 @@ class CheckedJob:
     gpu: str
     exit_code: int = 0  # 3 where it is not as the job asks; that of the error without a prediction
     judged: tuple[Judged, ...] = ()
-    grown: tuple[Held, ...] = ()  # what holds more than in the baseline, and how much
+    grown: tuple[Held, ...] = ()  # how much more than in the baseline; below 0 what holds less
     failed: tuple[str, ...] = ()  # sentences: what is not as the job asks, or the error
     notes: tuple[str, ...] = ()
     record: str | None = None  # folder of the prediction's

@@ -2,6 +2,7 @@
 which `--update` writes."""
 
 import shlex
+import time
 import tomllib
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -48,7 +49,7 @@ def check(
 
     Raises UsageError where the file is not there or cannot be meant, or a job has no baseline,
     NoSuchDevice for an unknown card."""
-    options = options or Options()
+    started_unix_s, options = time.time(), options or Options()
     source, jobs = _read_jobs()
     require_known(names, list(jobs), source, "a job")
     baselines = _read_lock()
@@ -90,7 +91,7 @@ def check(
             Path(LOCK).write_text(codec.encode_lock(kept), encoding="utf-8")
         except OSError as error:
             raise UsageError(f"{LOCK} could not be written: {error.strerror}") from error
-    with opened("check", None, None, options) as session:
+    with opened("check", None, None, options, started_unix_s=started_unix_s) as session:
         # of a job that could not be predicted nothing is known, so its code comes first
         codes = {job.exit_code for job in checked}
         session.exit_code = ended or min(codes - {0, DoesNotFit.exit_code} or codes - {0} or codes)

@@ -245,8 +245,10 @@ def opened(
     options: Options,
     budget: Budget | None = None,
     objective: Objective | None = None,
+    started_unix_s: float | None = None,
 ) -> Iterator[Session]:
-    """A session with an open record, closed with the exit code of whatever ends it."""
+    """A session with an open record, closed with the exit code of whatever ends it.
+    `started_unix_s`: where the call did its work before it opened the record; now if absent."""
     masking.learn(command.argv if command else ())
     entry = Opened(
         schema=SCHEMA,
@@ -256,7 +258,7 @@ def opened(
         command=command,
         device=device,
         machine=host.machine(),
-        started_unix_s=time.time(),
+        started_unix_s=time.time() if started_unix_s is None else started_unix_s,
         budget=budget,
         objective=objective,
         working_folder=os.getcwd(),

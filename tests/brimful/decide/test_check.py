@@ -133,9 +133,9 @@ def test_a_finding_fails_the_job_that_forbids_it_alone(codes, exit_code, failed)
     assert (result.exit_code, result.failed) == (exit_code, failed)
 
 
-def test_a_figure_that_has_a_limit_and_is_not_predicted_fails():
+def test_a_figure_that_has_a_limit_and_is_not_predicted_fails_under_its_key():
     checked = judge(replace(BEFORE, figures={"peak_device_bytes": 1550}), step="+10 %")
-    assert (checked.exit_code, checked.failed) == (3, ("no step_s is predicted",))
+    assert (checked.exit_code, checked.failed) == (3, ("`step` has a limit and is not predicted",))
 
 
 def test_what_grew_is_named_by_module_category_and_the_line_as_it_is_numbered_now():
@@ -152,6 +152,75 @@ def test_modules_that_differ_in_their_numbers_grow_together_on_a_line_that_was_w
 ):
     row = Held(1500, "activations", HELD[0].modules, MLP + written_anew)
     assert grown(BEFORE, after(row, *HELD[1:])) == (replace(row, bytes=300),)
+
+
+FORWARD = "train.py:8 in main: y = net(x)"
+BACKWARD = "train.py:9 in main: loss.backward()"
+LAYERS = (
+    Held(500, "parameters", ("net.0",), FORWARD),
+    Held(1000, "parameters", ("net.3",), FORWARD),
+    Held(20, "parameters", ("net.6",), FORWARD),
+    Held(4, "parameters", ("net.5",), FORWARD),
+    Held(600, "activations", ("net.1", "net.4"), FORWARD),
+    Held(8000, "workspaces", ("net.6",), BACKWARD),
+)
+
+
+def shifted(*held: Held) -> tuple[Held, ...]:
+    """As after one more module before the second."""
+    paths = {f"net.{n}": f"net.{n + (n > 0)}" for n in range(9)}
+    return tuple(replace(row, modules=tuple(paths[m] for m in row.modules)) for row in held)
+
+
+def test_modules_that_an_insertion_renamed_did_not_grow():
+    before, [layer, *others] = replace(BEFORE, held=LAYERS), shifted(*LAYERS)
+    assert grown(before, after(layer, *others)) == ()
+    inserted = Held(250, "parameters", ("net.1",), FORWARD)
+    assert grown(before, after(layer, inserted, *others)) == (inserted,)
+    larger = replace(layer, bytes=1100)
+    assert grown(before, after(larger, *others)) == (replace(layer, bytes=600),)
+
+
+@pytest.mark.parametrize(("were", "are"), [((6, 7), (8, 9)), ((8, 11), (10, 13))])
+def test_of_layers_of_one_size_the_one_before_those_that_were_renamed_is_the_new_one(were, are):
+    def layers(*places: int) -> list[Held]:
+        return [Held(100, "parameters", (f"net.{place}",), FORWARD) for place in places]
+
+    before = replace(BEFORE, held=tuple(layers(0, 3, *were)))
+    assert grown(before, after(*layers(0, 3, 5, *are))) == tuple(layers(5))
+
+
+def test_of_two_lines_of_one_text_the_one_that_holds_more_is_named():
+    larger, smaller = (replace(LAYERS[1], where=FORWARD.replace(":8", n)) for n in (":30", ":40"))
+    smaller = replace(smaller, bytes=10)
+    assert grown(BEFORE, after(*HELD, larger, smaller)) == (replace(larger, bytes=1010),)
+
+
+def test_modules_of_a_new_name_have_the_growth_of_all_that_hold_such_at_all_their_numbers():
+    wider = [replace(row, bytes=row.bytes * 11 // 10) for row in shifted(*LAYERS)]
+    rows = grown(replace(BEFORE, held=LAYERS), after(*wider))
+    growth = {"workspaces": 800, "parameters": 152, "activations": 60}
+    assert {row.category: row.bytes for row in rows} == growth
+    assert all(row.where in (FORWARD, BACKWARD) for row in rows), "the lines as they are now"
+
+
+def test_what_is_shared_among_other_modules_to_the_rounded_byte_did_not_grow():
+    thirds = Held(11, "activations", ("a", "b", "c"), MLP)
+    apart = (replace(thirds, bytes=7, modules=("a",)), replace(thirds, bytes=4, modules=("b", "c")))
+    assert grown(replace(BEFORE, held=(thirds,)), after(*apart)) == ()
+
+
+def test_nothing_is_named_where_no_peak_grew_and_what_holds_less_where_one_did():
+    [activations, state, cache] = HELD
+    more, less = replace(activations, bytes=1500), replace(state, bytes=0)
+    assert grown(BEFORE, after(more, less, cache)) == ()
+    rows = grown(BEFORE, after(replace(more, bytes=1530), less, cache))
+    assert rows == (replace(activations, bytes=330), replace(state, bytes=-300))
+    of_cache = grown(BEFORE, after(more, state, replace(cache, bytes=0), Held(0, "cache", (), "")))
+    assert of_cache == (replace(activations, bytes=300), replace(cache, bytes=-50))
+    assert grown(BEFORE, after(activations, state, replace(cache, bytes=90))) == (
+        replace(cache, bytes=40),
+    )
 
 
 def test_what_is_kept_has_no_numbers_of_lines_and_an_order_that_sizes_do_not_change():

@@ -4,8 +4,10 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from brimful.show.sarif import render_sarif
-from brimful.values import Record
+from brimful.values import Diagnostic, Record
 from tests.brimful.show import product
 
 # Of the published schema (sarif-schema-2.1.0.json, OASIS): the required properties of each object
@@ -20,6 +22,7 @@ REQUIRED = {
 }
 OF_GITHUB = {"log": {"$schema"}, "run": {"results"}, "driver": {"rules"}}
 OF_GITHUB |= {"result": {"ruleId", "locations"}}
+OF_GITHUB |= {"rule": {"shortDescription", "fullDescription", "help"}}
 
 
 def lacking(log: dict) -> set[str]:
@@ -63,6 +66,21 @@ def test_the_log_has_all_that_the_schema_and_githubs_code_scanning_require(tmp_p
     assert lacking(log) == {"driver.name", "result.message"}
 
 
+@pytest.mark.parametrize("suggestion", ["Look for min().", ""])
+def test_a_rule_says_what_its_finding_says_and_has_no_empty_text(tmp_path: Path, suggestion: str):
+    record = audited(tmp_path, "", [])
+    finding = Diagnostic("hidden-cap", "It is capped.", "Memory is that of 2.", suggestion)
+    record = replace(record, audit=replace(record.audit, findings=(finding,)))
+    assert json.loads(render_sarif(record))["runs"][0]["tool"]["driver"]["rules"] == [
+        {
+            "id": "hidden-cap",
+            "shortDescription": {"text": "It is capped."},
+            "fullDescription": {"text": "It is capped. Memory is that of 2."},
+            "help": {"text": suggestion or "Memory is that of 2."},
+        }
+    ]
+
+
 def test_a_sound_script_has_a_log_without_results():
     log = json.loads(render_sarif(product.clean_audit_record()))
     assert log["runs"][0]["results"] == [] and lacking(log) == set()
@@ -76,9 +94,11 @@ def test_a_finding_is_at_its_line_in_the_file_of_that_name(tmp_path: Path):
     }
 
 
-def test_a_finding_without_a_line_is_at_the_script(tmp_path: Path):
-    assert place(audited(tmp_path, "", [str(tmp_path / "train.py")])) == {
-        "artifactLocation": {"uri": "train.py"}
+@pytest.mark.parametrize("where", ["", "train.py", "elsewhere.py:7"])
+def test_a_finding_without_a_line_is_at_the_first_of_the_script(tmp_path: Path, where: str):
+    assert place(audited(tmp_path, where, [str(tmp_path / "train.py")])) == {
+        "artifactLocation": {"uri": "train.py"},
+        "region": {"startLine": 1},
     }
 
 

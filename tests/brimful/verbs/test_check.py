@@ -1,5 +1,6 @@
 """`check` in worlds whose memory is known: baselines, growth, and what is wrong with a file."""
 
+import itertools
 import json
 import pickle
 from dataclasses import dataclass
@@ -92,6 +93,15 @@ def test_what_grew_is_named_with_its_module_category_and_line_and_ends_with_3(fo
     assert "| gpt | device peak | " in text and "| +2 % | too much |" in text
     assert "+192 MiB: activations of blocks.3.mlp, train.py:90 in forward: x = self.mlp(x)" in text
     assert "baseline" not in "".join(record.check.jobs[0].notes)
+
+
+def test_a_check_took_the_time_of_all_its_jobs(monkeypatch: pytest.MonkeyPatch):
+    now = itertools.count(1_000_000.0)
+    monkeypatch.setattr(session.time, "time", lambda: next(now))
+    record = checked(update=True)
+    assert record.opened.started_unix_s == 1_000_000.0, "before the trials of its jobs"
+    # the prediction's record was opened and closed in between
+    assert record.closed.finished_unix_s - record.opened.started_unix_s == 3.0
 
 
 def test_a_job_whose_command_fails_ends_with_5_and_the_others_are_judged(folder: Path):
