@@ -88,10 +88,12 @@ def bytes_text(value: float | None) -> str:
 
 
 def count_text(value: float | None) -> str:
-    """Whole numbers with thousands separators; others to three significant digits."""
+    """Whole numbers and large ones with thousands separators; others to three significant
+    digits."""
     if value is None:
         return ABSENT_TEXT
-    return f"{int(value):,}" if float(value).is_integer() else f"{value:,.3g}"
+    is_whole = float(value).is_integer() or abs(value) >= 1000
+    return f"{round(value):,}" if is_whole else f"{value:.3g}"
 
 
 def speed_text(value: float | None) -> str:

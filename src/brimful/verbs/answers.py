@@ -11,7 +11,7 @@ from brimful.decide.memory.fit import giving_back_s
 from brimful.decide.memory.search_traced import NOT_FOLLOWED, MemoryConclusion
 from brimful.decide.run.settings import BATCH_SIZE
 from brimful.decide.speed.epoch import epoch_of
-from brimful.decide.tune.sizes import on_the_curve, tried_sizes
+from brimful.decide.tune.sizes import between_traces, tried_sizes
 from brimful.errors import UsageError
 from brimful.outcomes import SCRIPT_FAILED
 from brimful.units import noun_of
@@ -272,7 +272,7 @@ def sizes_of(
 
 def _memory_at(view: CardView, conclusion: MemoryConclusion, size: int) -> TriedSize:
     """By a trace at the size, by a model that a trace confirmed, by an epoch that was put together
-    there, or between the peaks of the nearest traces."""
+    there, or by the curve where the nearest traces allow what it says."""
     trials, model, is_near = view.trials, conclusion.size_model, view.knows_epochs_near(size)
     if size in trials.completed():
         replayers = view.traced_replayers(size)
@@ -281,7 +281,8 @@ def _memory_at(view: CardView, conclusion: MemoryConclusion, size: int) -> Tried
     elif trials.epochs.get(size):
         replayers = view.replayers(size, view.epochs(size, 1))
     else:
-        peak = on_the_curve(conclusion.estimate.probes, size)
+        estimate = conclusion.estimate
+        peak = between_traces(estimate.probes, estimate.curve, size)
         fits = None if peak is None else (peak.high or peak.value) <= view.budget.bytes
         is_uneven = any(trials.epochs.values())
         return TriedSize(size, fits, peak, is_least=is_uneven and peak is not None)

@@ -115,11 +115,27 @@ def sizes_to_show(largest: int, also: Iterable[int | None], spills: bool) -> lis
     return sorted(wanted.union(powers[:: -math.ceil(len(powers) / room)]))
 
 
+def between_traces(traced: Sequence[Point], curve: Sequence[Point], size: int) -> Estimate | None:
+    """By the curve, of a model that no trace confirmed, where it stays between the peaks of the
+    nearest traced sizes, else on the line through them. None beyond all of them."""
+    (below, above), peak = _nearest(traced, size), on_the_curve(curve, size)
+    straight = on_the_curve(traced, size)
+    if below is None or above is None or peak is None:
+        return straight
+    return peak if below.value.value <= peak.value <= above.value.value else straight
+
+
+def _nearest(points: Sequence[Point], size: int) -> tuple[Point | None, Point | None]:
+    """Those at the size, or on both sides of it."""
+    by_size = attrgetter("batch_size")
+    below = max((point for point in points if point.batch_size <= size), key=by_size, default=None)
+    above = min((point for point in points if point.batch_size >= size), key=by_size, default=None)
+    return below, above
+
+
 def on_the_curve(curve: Sequence[Point], size: int) -> Estimate | None:
     """Between two points, on the line through them; None outside of them."""
-    by_size = attrgetter("batch_size")
-    below = max((point for point in curve if point.batch_size <= size), key=by_size, default=None)
-    above = min((point for point in curve if point.batch_size >= size), key=by_size, default=None)
+    below, above = _nearest(curve, size)
     if below is None or above is None:
         return None
     part = (size - below.batch_size) / max(1, above.batch_size - below.batch_size)

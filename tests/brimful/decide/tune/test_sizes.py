@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful.decide.tune.sizes import on_the_curve, sizes_to_show, tried_sizes
+from brimful.decide.tune.sizes import between_traces, on_the_curve, sizes_to_show, tried_sizes
 from brimful.values import Estimate, Outcome, Point, Source, TriedSize
 from tests.brimful.decide.builders import loader, report, sample
 
@@ -158,3 +158,17 @@ def test_between_two_points_of_a_curve_lies_the_line_and_beyond_them_nothing(
         assert math.isclose(peak.high, value(size).high, rel_tol=1e-9)
     assert on_the_curve(curve, first + gap + 1) is on_the_curve(curve, first - 1) is None
     assert on_the_curve([], first) is None
+
+
+@given(st.integers(2, 99), st.floats(0.0, 1e3))
+def test_a_curve_that_no_trace_confirmed_says_nothing_that_the_traces_rule_out(size, at):
+    traced = [
+        Point(1, Estimate(10.0, Source.PREDICTED)),
+        Point(100, Estimate(20.0, Source.PREDICTED)),
+    ]
+    curve = [traced[0], Point(size, Estimate(at, Source.PREDICTED)), traced[1]]
+    peak = between_traces(traced, curve, size)
+    straight = on_the_curve(traced, size)
+    assert peak is not None and straight is not None
+    assert peak.value == (at if 10.0 <= at <= 20.0 else straight.value)
+    assert between_traces(traced, curve, 101) is None
