@@ -166,6 +166,13 @@ def test_off_a_terminal_a_line_has_it_all_and_the_end_is_a_line_of_its_own() -> 
     assert line(steady(run["failed"])) == state_text(steady(run["failed"]))
 
 
+def test_of_several_processes_it_says_that_pages_that_they_share_are_divided() -> None:
+    status = steady(watched().statuses["train"])
+    several = replace(status, host=replace(status.host, processes=3))
+    assert "246 MiB now, resident in 3 processes, shared pages divided among them" in line(several)
+    assert "resident in 1 process;" in line(status)
+
+
 def test_each_state_has_its_own_sentence() -> None:
     status = replace(steady(watched().statuses["train"]), part=None, beat=None)
     signalled = replace(status, state=State.ENDED, exit_code=5, command_exit_code=-9, message="m.")
