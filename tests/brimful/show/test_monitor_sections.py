@@ -131,6 +131,24 @@ def test_no_golden_copy_is_left_of_a_screen_that_is_gone() -> None:
     assert {path.stem for path in FOLDER.glob("*.txt")} == names
 
 
+@pytest.mark.parametrize("key", ["q", "ctrl+c"])
+def test_either_key_ends_the_live_view(key: str) -> None:
+    import asyncio
+
+    pytest.importorskip("textual")
+    from brimful.show.monitor_app import MonitorApp
+
+    app = MonitorApp(lambda: watched().statuses["train"], 3600.0)
+
+    async def ends() -> int | None:
+        async with app.run_test() as pilot:
+            await pilot.press(key)
+            await pilot.pause()
+            return app.return_code
+
+    assert asyncio.run(ends()) == 0
+
+
 def live(statuses: list[Status], width: int) -> list[list[str]]:
     """The rows of the app after each of these was read."""
     import asyncio
