@@ -19,8 +19,11 @@ from brimful.values import Estimate, Prediction, QueueRequest, Source, TrialResu
 CUDA_HOST_BYTES = 3 << 30
 
 
-def queue_request(prediction: Prediction, trials: Sequence[TrialResult]) -> QueueRequest:
-    """`trials`: of that prediction, one at least on as many cards with a report."""
+def queue_request(
+    prediction: Prediction, trials: Sequence[TrialResult], launched: bool = False
+) -> QueueRequest:
+    """`trials`: of that prediction, one at least on as many cards with a report. `launched`: the
+    command starts the ranks of a machine itself, as torchrun does."""
     peak, loading = prediction.peak, prediction.loading
     assert peak is not None  # no verdict is without one
     shown = [trial for trial in trials if trial.reports]
@@ -54,7 +57,7 @@ def queue_request(prediction: Prediction, trials: Sequence[TrialResult]) -> Queu
         cards=alone or sum(max(1, len(report.cards)) for report in result.reports),
         machines=device.machines,
         ranks=ranks,
-        tasks=alone or 1,
+        tasks=1 if launched else alone or 1,
         cores=_cores(ranks, asked, needed),
         host_bytes=host_bytes if held else None,
         shm_bytes=ranks * need.shm_bytes(workers, prefetch),

@@ -77,12 +77,26 @@ def shm_free_bytes() -> int | None:
     return psutil.disk_usage("/dev/shm").free if os.path.isdir("/dev/shm") else None
 
 
-def oom_kills() -> int:
-    """How many processes the kernel has killed for memory so far: in this cgroup, or in all where
-    it does not count those.
-    """
-    killed = Cgroup().oom_kills()
-    return killed if killed is not None else int(_entry(Path("/proc/vmstat"), "oom_kill ") or 0)
+class OomKills:
+    """How many processes the kernel kills for memory from now on, by the counters below `root` (/
+    except in tests): of this cgroup, and of the whole machine."""
+
+    def __init__(self, root: Path = Path("/")):
+        self._root = root
+        self._before = self._counts()
+
+    def _counts(self) -> tuple[int | None, int | None]:
+        of_machine = _entry(self._root / "proc/vmstat", "oom_kill ")
+        return Cgroup(self._root).oom_kills(), int(of_machine) if of_machine else None
+
+    def so_far(self) -> int | None:
+        """In this cgroup, or in all where it does not count those; None where this cgroup had none
+        and the machine did, or does not count: the command may have left this cgroup."""
+        of_cgroup, of_machine = (
+            None if before is None or now is None else now - before
+            for before, now in zip(self._before, self._counts(), strict=True)
+        )
+        return of_cgroup or (of_machine if of_cgroup is None or of_machine == 0 else None)
 
 
 def machine() -> Machine:

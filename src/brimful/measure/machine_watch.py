@@ -49,10 +49,14 @@ class MachineWatch:
         self._memory = MemorySampler(tree, None, _MEMORY_EVERY_S, _MEMORY_TIME_SHARE)
 
     def read(self) -> tuple[tuple[CardStatus, ...], HostStatus]:
-        pids, cards = None, ()
+        pids, cards, held_bytes = None, (), 0
         if self._tree is not None:
             pids = [process.pid for process in self._tree.members(thorough=True)]
-            self._memory.poll(time.monotonic())
+            if len(pids) == 1:  # as a peak is measured, and `ps` says it
+                held_bytes = self._tree.resident_bytes()
+            elif pids:
+                self._memory.poll(time.monotonic())
+                held_bytes = self._memory.latest_bytes
         with contextlib.suppress(Exception):  # none, or taken away meanwhile
             count = self._nvml.nvmlDeviceGetCount()
             cards = tuple(_card(self._nvml, index, pids or ()) for index in range(count))
@@ -63,7 +67,7 @@ class MachineWatch:
             cores=host.cores(),
             busy_cores=host.busy_cores(0.1),
             processes=None if pids is None else len(pids),
-            processes_bytes=self._memory.latest_bytes or None if pids else None,
+            processes_bytes=held_bytes or None,
         )
 
 

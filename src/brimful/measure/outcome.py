@@ -53,6 +53,10 @@ _FULL_SHARE = 0.02  # free of it, or of a disk, assumed
 _SILENT_S = 30.0  # after that error, assumed: longer than a step, and than most of evaluations
 # torchrun's words for a rank that was killed
 _RANK_KILLED = re.compile(r"exitcode\s*:\s*-9\b|Signal 9 \(SIGKILL\)")
+_KILLED = "killed, probably for memory"
+_NOT_FOR_MEMORY = (
+    "killed, not by this machine's kernel for memory (its oom-kill counter did not move)"
+)
 _ENDED_IT = "brimful ended it: its processes held more host memory than "
 
 _FINAL = (wire.DOES_NOT_FIT, wire.DOES_NOT_FIT_ELSEWHERE)
@@ -303,7 +307,7 @@ def _from_outside(ending: Ending, stderr_tail: str) -> Cause | None:
     code = ending.exit_code
     if code == 0:
         return None
-    if ending.oom_kills > 0 and code is not None:
+    if ending.oom_kills and code is not None:
         return Cause(
             Outcome.OUT_OF_HOST_MEMORY,
             None,
@@ -314,10 +318,11 @@ def _from_outside(ending: Ending, stderr_tail: str) -> Cause | None:
         return Cause(
             _KINDS[pattern.kind], None, "recognised from what the script printed to standard error"
         )
+    killed = _KILLED if ending.oom_kills is None else _NOT_FOR_MEMORY
     if code in (-signal.SIGKILL, 128 + signal.SIGKILL):
-        return Cause(Outcome.KILLED, None, "killed, probably for memory")
+        return Cause(Outcome.KILLED, None, killed)
     if _RANK_KILLED.search(stderr_tail):
-        return Cause(Outcome.KILLED, None, "killed, probably for memory: one of its ranks")
+        return Cause(Outcome.KILLED, None, f"{killed}: one of its ranks")
     return (
         Cause(Outcome.KILLED, None, f"ended by signal {-code}")
         if code is not None and code < 0

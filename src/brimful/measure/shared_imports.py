@@ -111,7 +111,7 @@ class SharedImports:
         if self._launched is not None:
             argv, environment = self._launched.rank(argv, environment)
         head = words_to_script(argv) if self._used else None
-        if head is None or _is_launcher(argv):
+        if head is None or is_launcher(argv):
             return None
         common = {
             name: value for name, value in environment.items() if name != wire.TRIAL_CONFIG_VARIABLE
@@ -130,7 +130,7 @@ class SharedImports:
 
     def learn(self, argv: Sequence[str], folder: Path) -> None:
         """From a trial's files: what a launcher started."""
-        if self._launched is None and self._used and _is_launcher(argv):
+        if self._launched is None and self._used and is_launcher(argv):
             self._launched = _launched(argv, folder)
 
     def _start(
@@ -239,7 +239,8 @@ def _launched(argv: Sequence[str], folder: Path) -> _Launched | None:
     return _Launched(tuple(argv), tuple(rank.argv), same, rank.launched_with)
 
 
-def _is_launcher(argv: Sequence[str]) -> bool:
+def is_launcher(argv: Sequence[str]) -> bool:
+    """Whether the command starts the training processes of a machine itself, as torchrun does."""
     program = os.path.basename(argv[0])
     return role_of(list(argv) if program.startswith("python") else ["python", *argv]) == "launcher"
 

@@ -84,7 +84,7 @@ class Ending:
 
     exit_code: int | None  # of the command; negative is a signal; None if brimful ended it
     stop: Stop | None
-    oom_kills: int  # by how much the kernel's counter moved
+    oom_kills: int | None  # by the kernel (`host.OomKills`)
     peak_host_bytes: int | None
     duration_s: float
     left_behind: int = 0  # processes that brimful ended after the command had ended
@@ -243,13 +243,13 @@ def supervise(
 ) -> Ending:
     """Runs the command in a session of its own to its end, or to a limit. `start` gives its process
     where that is there already. Raises NoSuchCommand."""
-    kills_before = host.oom_kills()
+    kills = host.OomKills()
     process = start() if start is not None else None
     with contextlib.ExitStack() as until_watched:
         until_watched.enter_context(_held_back(_ENDING if signals is None else ()))
         process = process or start_process(argv, environment, output)
         supervisor = _Supervisor(process, config_path, output, watch, signals)
-        return supervisor.to_the_end(kills_before, until_watched)
+        return supervisor.to_the_end(kills, until_watched)
 
 
 def start_process(
@@ -306,7 +306,7 @@ class _Supervisor:
         self._heartbeat_stops = False
         self._load = OtherLoad(self._tree)
 
-    def to_the_end(self, kills_before: int, until_watched: contextlib.ExitStack) -> Ending:
+    def to_the_end(self, kills: host.OomKills, until_watched: contextlib.ExitStack) -> Ending:
         """From now on an interrupt ends its processes: `until_watched` is over."""
         stop, code, left, others_share = None, None, 0, None
         try:
@@ -335,7 +335,7 @@ class _Supervisor:
         return Ending(
             code,
             stop,
-            host.oom_kills() - kills_before,
+            kills.so_far(),
             self._sampler.peak_bytes or None,
             time.monotonic() - self._began_s,
             left,

@@ -9,6 +9,7 @@ from brimful.values import Status
 try:
     from textual import work
     from textual.app import App, ComposeResult
+    from textual.binding import Binding
     from textual.containers import VerticalScroll
     from textual.widgets import Footer, Static
 except ImportError as error:
@@ -24,7 +25,10 @@ class MonitorApp(App[Exception]):
     returns it."""
 
     ENABLE_COMMAND_PALETTE = False
-    BINDINGS = [("q", "quit", "Quit")]  # noqa: RUF012 (textual declares it)
+    BINDINGS = [  # noqa: RUF012 (textual declares it)
+        ("q", "quit", "Quit"),
+        Binding("ctrl+c", "quit", show=False, priority=True),
+    ]
 
     def __init__(self, read: Callable[[], Status], every_s: float) -> None:
         super().__init__(ansi_color=True)

@@ -128,7 +128,8 @@ def _memory(status: Status) -> str:
         parts = [f"{bytes_text(card.watched_bytes)} now on the card"]
     elif reserved is None and resident is not None and gpu is None:
         of = counted(processes, "process", "processes")
-        parts = [f"{bytes_text(resident)} now, resident in {of}"]
+        divided = ", shared pages divided among them" if processes > 1 else ""
+        parts = [f"{bytes_text(resident)} now, resident in {of}{divided}"]
     if reserved is not None and not over:
         parts.append(f"{bytes_text(reserved)} reserved by PyTorch")
     if value is not None:

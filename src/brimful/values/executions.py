@@ -22,7 +22,7 @@ class Outcome(StrEnum):
     NO_PROCESSES = "no_processes"  # and no threads: the kernel counts them together
     FULL_ADDRESS_SPACE = "full_address_space"  # `ulimit -v`, whatever memory is free
     TIMED_OUT = "timed_out"
-    KILLED = "killed"  # by a signal that nobody can explain; 9 is "probably for memory"
+    KILLED = "killed"  # by a signal; by whom, the kernel's counters do not say
     CRASHED = "crashed"  # the script raised an error, or left with an exit code of its own
     UNSUPPORTED = "unsupported"  # the imaginary GPU met a call it does not have
     PROBE_NOT_LOADED = "probe_not_loaded"  # no training process reported in

@@ -62,7 +62,8 @@ class HostStatus:
     cores: int  # by affinity and cgroup quota
     busy_cores: int  # by all processes
     processes: int | None = None  # that are watched; None: none are known
-    processes_bytes: int | None = None  # resident memory of all of them
+    # resident memory: of one process RSS, of several PSS (shared pages divided among them)
+    processes_bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

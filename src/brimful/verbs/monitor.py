@@ -51,14 +51,21 @@ class Monitor:
     record in `home` that is being written, else the newest. `pid`: any process, whose machine is
     watched, or that trains on the engine.
 
-    Raises NoSuchRecord, and UsageError for a process that is not there.
+    Raises NoSuchRecord, and UsageError for a process that is not there, or beside a record.
     """
 
     def __init__(self, name: str | None = None, pid: int | None = None, home: Path | None = None):
         self._process, self._engine, self._record = None, None, None
         if name and (Path(name) / gather.ENGINE_LOG).is_file():
             self._engine = Path(name)
-        elif name or pid is None:
+        elif name and pid is not None:
+            raise UsageError(
+                f"a record and --pid {pid}",
+                "a record names its processes itself; --pid goes with a folder of a training on "
+                "the engine, or alone",
+                f"leave one of them out: brimful monitor --pid {pid}",
+            )
+        elif pid is None:
             going = filter(is_being_written, reversed(list_records(home)))
             self._record = Path(read_record(name or next(going, "latest"), home).folder)
         self._machine, self._heartbeats = MachineWatch(), Heartbeats(Path())

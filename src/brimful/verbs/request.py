@@ -8,6 +8,7 @@ from brimful.command import placeholders
 from brimful.decide.queue_request import queue_request
 from brimful.decide.run.settings import BATCH_SIZE
 from brimful.errors import DoesNotFit, UsageError
+from brimful.measure.shared_imports import is_launcher
 from brimful.show.headline import headline
 from brimful.show.queues import QUEUES, RAY, SKYPILOT
 from brimful.values import Command, QueueRequest, Record, Setting, Verdict
@@ -72,4 +73,4 @@ def request(
             "there is nothing to ask a queue for",
             "`brimful report` shows what would make it fit; --gpu names other cards",
         )
-    return record, queue_request(prediction, record.trials)
+    return record, queue_request(prediction, record.trials, is_launcher(argv))

@@ -180,7 +180,8 @@ def error_of(session: Session, result: TrialResult) -> BrimfulError:
         return TrialFailed(
             problem=f"the command was {notes[0] if notes else 'killed'}",
             explanation="no counter of the kernel shows who did it",
-            suggestion="look at the system's log, and try a smaller batch size",
+            suggestion="look at the system's log; a smaller batch size helps where it was for "
+            "memory",
             traceback=text,
         )
     if outcome is Outcome.COMPLETED and any(report.steps for report in result.reports):

@@ -58,6 +58,11 @@ def test_a_process_has_the_machines_side_and_its_metrics_go_to_a_file(typed, tmp
     assert typed("monitor", "--once", "--export", str(tmp_path / "no" / "x"))[0] == 2
 
 
+def test_a_record_and_a_process_are_not_watched_together(typed, record):
+    code, out, err = typed("monitor", str(record), "--once", "--pid", str(os.getpid()))
+    assert (code, out) == (2, "") and "a record and --pid" in " ".join(err.split())
+
+
 def test_the_live_view_names_the_extra_that_it_needs(typed, record, monkeypatch):
     monkeypatch.setitem(sys.modules, "textual", None)
     monkeypatch.delitem(sys.modules, "brimful.show.monitor_app", raising=False)

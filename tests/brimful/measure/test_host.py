@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from brimful.measure import host
-from brimful.measure.host import Cgroup
+from brimful.measure.host import Cgroup, OomKills
 
 
 def test_what_is_free_of_shared_memory_is_no_more_than_there_is():
@@ -86,6 +86,34 @@ def test_cores_are_counted_by_quota_and_kills_from_memory_events(
 ):
     group = tree(tmp_path, own, files)
     assert (group.cores(), group.oom_kills()) == (cores, kills)
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "machine", "kills"),
+    [
+        ((2, 2), (5, 5), 0),
+        ((2, 3), (5, 6), 1),
+        ((2, 3), None, 1),
+        ((2, 2), (5, 6), None),
+        ((2, 2), None, None),
+        (None, (5, 5), 0),
+        (None, (5, 7), 2),
+        (None, None, None),
+    ],
+)
+def test_there_was_no_kill_for_memory_only_where_the_counters_of_all_levels_stand_still(
+    tmp_path, cgroup, machine, kills
+):
+    def count(moment):
+        files = {"memory.events": f"oom_kill {cgroup[moment]}"} if cgroup else {}
+        tree(tmp_path, "0::/", files)
+        if machine:
+            (tmp_path / "proc/vmstat").write_text(f"oom_kill_x 9\noom_kill {machine[moment]}\n")
+
+    count(0)
+    counted = OomKills(tmp_path)
+    count(1)
+    assert counted.so_far() == kills
 
 
 def test_a_machine_without_cgroups_has_no_limits(tmp_path):

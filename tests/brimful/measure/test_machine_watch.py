@@ -1,8 +1,11 @@
 """This machine at one moment: cards by a stand-in for NVML, memory of real processes."""
 
 import os
+import signal
+import subprocess
 import sys
 
+import psutil
 import pytest
 
 from brimful.measure import host
@@ -44,6 +47,24 @@ def test_memory_is_told_by_process_the_largest_first_and_which_are_watched(watch
     ]
     assert cards[0].processes[0].name == "?", "a process of another container"
     assert host_status.processes >= 1 and host_status.processes_bytes > 1 << 20
+
+
+def test_the_memory_of_one_process_is_what_ps_says_and_of_several_shared_pages_count_once(watch):
+    code = "import os, time; x = b'a' * (64 << 20); {}; print(flush=True); time.sleep(30)"
+    held = {}
+    for fork in ("0", "os.fork()"):
+        words = [sys.executable, "-c", code.format(fork)]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True) as process:
+            assert process.stdout is not None
+            for _ in range(1 + (fork != "0")):
+                process.stdout.readline()
+            _, status = watch(driver(0), ProcessTree(process.pid, "")).read()
+            held[status.processes] = status.processes_bytes
+            rss_bytes = psutil.Process(process.pid).memory_info().rss
+            os.killpg(process.pid, signal.SIGKILL)
+        if status.processes == 1:
+            assert status.processes_bytes == pytest.approx(rss_bytes, rel=0.01)
+    assert held[2] < held[1] + (32 << 20)
 
 
 def test_what_a_card_does_not_say_is_not_known_and_old_drivers_are_asked_by_their_own_name(watch):

@@ -156,11 +156,27 @@ def test_that_the_script_found_a_loader_that_brimful_ended_at_its_end_is_not_wor
     assert (result.outcome, result.sentence) == (Outcome.COMPLETED, None)
 
 
-@pytest.mark.parametrize(
-    ("signal", "words"), [(9, "killed, probably for memory"), (11, "ended by signal 11")]
+NOT_FOR_MEMORY = (
+    "killed, not by this machine's kernel for memory (its oom-kill counter did not move)"
 )
-def test_only_signal_9_is_probably_for_memory(signal, words):
-    found = cause(replace(CLEAN, exit_code=-signal), [RUNNING])
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "oom_kills", "stderr", "words"),
+    [
+        (-9, None, "", "killed, probably for memory"),
+        (1, None, "exitcode  : -9 (pid: 7)", "killed, probably for memory: one of its ranks"),
+        (-9, 0, "", NOT_FOR_MEMORY),
+        (137, 0, "", NOT_FOR_MEMORY),
+        (1, 0, "exitcode  : -9 (pid: 7)", f"{NOT_FOR_MEMORY}: one of its ranks"),
+        (-11, None, "", "ended by signal 11"),
+    ],
+)
+def test_only_signal_9_is_probably_for_memory_and_not_where_the_kernel_counted_no_kill(
+    exit_code, oom_kills, stderr, words
+):
+    ending = replace(CLEAN, exit_code=exit_code, oom_kills=oom_kills)
+    found = run_cause(ending, [], stderr=stderr)
     assert (found.outcome, found.sentence) == (Outcome.KILLED, words)
 
 

@@ -131,6 +131,24 @@ def test_no_golden_copy_is_left_of_a_screen_that_is_gone() -> None:
     assert {path.stem for path in FOLDER.glob("*.txt")} == names
 
 
+@pytest.mark.parametrize("key", ["q", "ctrl+c"])
+def test_either_key_ends_the_live_view(key: str) -> None:
+    import asyncio
+
+    pytest.importorskip("textual")
+    from brimful.show.monitor_app import MonitorApp
+
+    app = MonitorApp(lambda: watched().statuses["train"], 3600.0)
+
+    async def ends() -> int | None:
+        async with app.run_test() as pilot:
+            await pilot.press(key)
+            await pilot.pause()
+            return app.return_code
+
+    assert asyncio.run(ends()) == 0
+
+
 def live(statuses: list[Status], width: int) -> list[list[str]]:
     """The rows of the app after each of these was read."""
     import asyncio
@@ -164,6 +182,13 @@ def test_off_a_terminal_a_line_has_it_all_and_the_end_is_a_line_of_its_own() -> 
     )
     assert "phase train, step 6; loss 0.25; speed 38.5 samples/s" in text and "\n" not in text
     assert line(steady(run["failed"])) == state_text(steady(run["failed"]))
+
+
+def test_of_several_processes_it_says_that_pages_that_they_share_are_divided() -> None:
+    status = steady(watched().statuses["train"])
+    several = replace(status, host=replace(status.host, processes=3))
+    assert "246 MiB now, resident in 3 processes, shared pages divided among them" in line(several)
+    assert "resident in 1 process;" in line(status)
 
 
 def test_each_state_has_its_own_sentence() -> None:

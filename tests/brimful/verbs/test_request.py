@@ -118,11 +118,20 @@ def test_cards_that_the_command_leaves_idle_are_not_asked_for():
     assert (ask.cards, ask.ranks, ask.tasks) == (4, 2, 1)
 
 
-def test_of_ranks_that_are_started_alone_the_queue_starts_all():
+@pytest.mark.parametrize(
+    ("launcher", "tasks"),
+    [
+        (("torchrun", "--nproc-per-node", "8"), 1),
+        (("python", "-m", "torch.distributed.run", "--nproc-per-node", "8"), 1),
+        (("accelerate", "launch"), 1),
+        (("python",), 8),
+    ],
+)
+def test_of_ranks_that_are_started_alone_the_queue_starts_all_or_their_launcher(launcher, tasks):
     world = holding(3 * GIB, loader(batch=64, workers=4))
-    words = ("torchrun", "--nproc_per_node", "1", "train.py", "--batch-size", "64")
+    words = (*launcher, "train.py", "--strategy", "deepspeed", "--batch-size", "64")
     _, ask = work(world, request, words, gpu="l4:8x4")
-    assert (ask.cards, ask.machines, ask.ranks, ask.tasks) == (8, 4, 8, 8)
+    assert (ask.cards, ask.machines, ask.ranks, ask.tasks) == (8, 4, 8, tasks)
     assert ask.cores.value == 8 * 5
     _, alone = work(world, request, WORDS, gpu="l4")
     assert ask.host_bytes.value == pytest.approx(8 * alone.host_bytes.value, rel=1e-6)
