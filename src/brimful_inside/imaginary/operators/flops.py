@@ -263,6 +263,68 @@ def _flash_attention(backward: bool) -> Cost:
     return cost
 
 
+# --- the fast path of nn.TransformerEncoderLayer and nn.MultiheadAttention ---
+
+
+def _linear(tensor: Tensor, weight: Tensor, classes: Classes) -> Part:
+    """All rows of `tensor`, however wide it is, by a weight of (n, k)."""
+    rows, (n, k) = tensor.shape[:-1].numel(), weight.shape
+    nbytes = rows * (n + k) * tensor.element_size() + _nbytes(weight)
+    return _product(classes.of(tensor.dtype), 1, rows, n, k, nbytes)
+
+
+def _attended(
+    tensor: Tensor, heads: int, into: Tensor, out_of: Tensor, fused: bool, classes: Classes
+) -> List[Part]:
+    """transformers/cuda/attention.cu, native_multi_head_attention_cuda: `fused`, or with queries,
+    keys and values of each head written once more, and the scores."""
+    batch, length, width = tensor.shape
+    kind, scores = classes.of(tensor.dtype), batch * heads * length * length * tensor.element_size()
+    if fused:
+        flops = 4 * batch * length * length * width
+        between: List[Part] = [(kind, flops, 4 * _nbytes(tensor), 1, ())]
+    else:
+        of_head, nbytes = width // heads, scores + 2 * _nbytes(tensor)
+        between = [
+            (MEMORY, 0, 6 * _nbytes(tensor), 1, ()),
+            _product(kind, batch * heads, length, length, of_head, nbytes),
+            (MEMORY, 0, 2 * scores, 1, ()),
+            _product(kind, batch * heads, length, of_head, length, nbytes),
+        ]
+    return [_linear(tensor, into, classes), *between, _linear(tensor, out_of, classes)]
+
+
+def _native_attention(
+    args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes
+) -> List[Part]:
+    """With the weights averaged over the heads where they are wanted."""
+    heads, into, out_of = args[4], args[5], args[7]
+    mask = args[9] if len(args) > 9 else kwargs.get("mask")
+    weights = out[1]
+    fused = mask is None and not weights.numel()
+    parts = _attended(args[0], heads, into, out_of, fused, classes)
+    if weights.dim() == 3:
+        parts.append((MEMORY, 0, (heads + 1) * _nbytes(weights), 1, ()))
+    return parts
+
+
+def _encoder_layer(
+    args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes
+) -> List[Part]:
+    """transformers/transformer.cpp, transformer_encoder_layer_forward: attention and the wide
+    layer, its activation in the first product; to each what came in is added, and a norm."""
+    tensor, heads, into, out_of, wide, narrow = (args[at] for at in (0, 2, 3, 5, 14, 16))
+    mask = args[18] if len(args) > 18 else kwargs.get("mask")
+    added_and_norm: List[Part] = [(MEMORY, 0, times * _nbytes(tensor), 1, ()) for times in (3, 2)]
+    return [
+        *_attended(tensor, heads, into, out_of, mask is None, classes),
+        *added_and_norm,
+        _linear(tensor, wide, classes),
+        _linear(tensor, narrow, classes),
+        *added_and_norm,
+    ]
+
+
 # --- what reads more, or less, than its arguments ---
 
 
@@ -400,6 +462,8 @@ COSTS: Dict[str, Cost] = {
     **dict.fromkeys([name + "_backward" for name in _ATTENTION], _attention(True)),
     "_flash_attention_forward": _flash_attention(False),
     "_flash_attention_backward": _flash_attention(True),
+    "_native_multi_head_attention": _native_attention,
+    "_transformer_encoder_layer_fwd": _encoder_layer,
     # Statistics first, then the normalized output (cuda/Normalization.cuh,
     # cuda/group_norm_kernel.cu).
     **dict.fromkeys(

@@ -137,6 +137,36 @@ def test_fused_attention_writes_nothing_square_and_the_causal_one_does_half(gpu)
     ]
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("whole_layer", [False, True])
+def test_the_fast_path_of_transformers_takes_the_time_of_the_operations_that_it_stands_for(
+    gpu, whole_layer, padded, dtype
+):
+    layer = nn.TransformerEncoderLayer(2048, 16, 8192, batch_first=True).eval().to("cuda", dtype)
+    x = torch.randn(32, 256, 2048, device="cuda", dtype=dtype)
+    padding = torch.zeros(32, 256, dtype=torch.bool, device="cuda") if padded else None
+
+    def forward():
+        if whole_layer:
+            return layer(x, src_key_padding_mask=padding)
+        return layer.self_attn(x, x, x, key_padding_mask=padding, need_weights=padded)
+
+    def kernels_and_time(fast):
+        torch.backends.mha.set_fastpath_enabled(fast)
+        try:
+            with torch.no_grad():
+                return ran(gpu, forward), milliseconds(forward)
+        finally:
+            torch.backends.mha.set_fastpath_enabled(True)
+
+    fast, fast_ms = kernels_and_time(True)
+    parts, parts_ms = kernels_and_time(False)
+    assert short(fast)[-1] in ("_native_multi_head_attention", "_transformer_encoder_layer_fwd")
+    assert sum(k.flops for k in fast) == sum(k.flops for k in parts)
+    assert fast_ms == pytest.approx(parts_ms, rel=0.3)
+
+
 def test_the_gradient_of_a_softmax_is_multiplied_by_the_output_in_a_kernel_of_its_own(gpu):
     scores = torch.randn(8, 64, 64, device="cuda", dtype=torch.float16, requires_grad=True)
     weights = torch.softmax(scores, -1, dtype=torch.float32)
@@ -401,15 +431,19 @@ def test_rows_of_the_clock_change_nothing_of_the_memory(trace_file):
     assert timed.runs and not untimed.runs, "a card whose rates are not known has no clock"
 
 
-def timed(size: int) -> float:
-    """Milliseconds of a product of this size, by events."""
-    a = torch.randn(size, size, device="cuda")
+def milliseconds(work) -> float:
+    """Of what `work` runs, by events."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
-    a @ a
+    work()
     end.record()
     torch.cuda.synchronize()
     return begin.elapsed_time(end)
+
+
+def timed(size: int) -> float:
+    a = torch.randn(size, size, device="cuda")
+    return milliseconds(lambda: a @ a)
 
 
 def test_events_read_a_time_that_grows_with_the_work_and_is_the_same_at_each_run(gpu):
