@@ -43,6 +43,23 @@ def test_a_script_that_raises_shows_its_own_traceback(tmp_path):
     assert not left_over(done.home)
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("open('missing.json').read()", "FileNotFoundError: [Errno 2] No such file or directory"),
+        ("torch.ones(2, 3, device='cuda') @ torch.ones(2, 3, device='cuda')", "RuntimeError: "),
+    ],
+)
+def test_the_traceback_of_an_error_that_passed_through_brimful_shows_the_scripts_frames_alone(
+    tmp_path, line, message
+):
+    path = script(tmp_path, f"import torch\n{line}\n")
+    done = brimful(tmp_path, "predict", *CARD, *python(path, "--batch-size", 8), code=5)
+    traceback = done.err.split("error:")[0]
+    assert f"line 2, in <module>\n    {line}\n" in traceback and message in traceback
+    assert "brimful_inside" not in traceback
+
+
 def test_a_flag_the_script_does_not_know_is_reported_in_argparses_words(tmp_path):
     done = brimful(
         tmp_path,

@@ -38,6 +38,11 @@ _OF_WORKER = re.compile(
     re.DOTALL,
 )
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)')
+# A frame of ours in a traceback's text, with its line and the marks below that.
+_FRAME_OF_OURS = re.compile(
+    r'^([ |]*)File "%s[^"]*", line \d+, in .*\n(?:\1  .*\n)*' % re.escape(user_code.OURS),
+    re.MULTILINE,
+)
 # Of these an imaginary card raises none on purpose: in its own code they are defects.
 _DEFECTS = (AttributeError, TypeError, LookupError, NameError, AssertionError, ArithmeticError)
 # PyTorch's, and DeepSpeed's, which asks first what there is
@@ -145,6 +150,13 @@ def raised_by(error: BaseException) -> str:
     return "card" if "imaginary" in ours and not is_users(files[-1]) else "script"
 
 
+def _traceback(error: BaseException, whose: str) -> str:
+    """As Python prints it; of an error that is not ours, as it were without us. A loader's worker
+    sends its own as text."""
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    return _FRAME_OF_OURS.sub("", text) if whose in ("script", "worker", "card") else text
+
+
 def _own_words(error: BaseException) -> Tuple[str, str, Optional[str]]:
     """(type, message, where) of an error; of one that a loader's worker raised, its own."""
     of_worker = _OF_WORKER.match(_message(error))
@@ -239,18 +251,19 @@ class Failures:
         imaginary = "brimful_inside.imaginary.state.device" in sys.modules
         needs = needs_real_card(error) if kind == CRASHED and imaginary else None
         name, message, where = _own_words(error)
+        whose = raised_by(error)
         return Failure(
             kind=kind if needs is None else UNSUPPORTED,
             type=name,
             message=message if needs is None else needs,
-            traceback="".join(traceback.format_exception(type(error), error, error.__traceback__)),
+            traceback=_traceback(error, whose),
             where=where,
             phase=phase,
             step=step,
             caught=caught,
             after_measured=after,
             meaning=str(getattr(error, "brimful_meaning", "")),
-            raised_by=raised_by(error),
+            raised_by=whose,
         )
 
 

@@ -206,6 +206,22 @@ def test_an_error_of_a_loaders_worker_is_reported_in_the_workers_own_words():
     )
 
 
+def test_frames_of_ours_are_left_out_of_a_traceback_unless_the_error_is_ours():
+    ours = os.path.join(OURS, "probe", "sandbox", "python_files.py")
+    frame = (
+        f'  File "{ours}", line 48, in __call__\n    return self._call(*args)\n           ^^^^\n'
+    )
+    of_worker = WORKERS.replace("FileNotFoundError: [", f"{frame}FileNotFoundError: [")
+    reported, failures = failures_at(*[("train", 0, False)] * 3)
+    missing = raised_in(ours, FileNotFoundError(2, "No such file", "/nowhere"))
+    for error in (missing, FileNotFoundError(of_worker), raised_in(ours, KeyError("x"))):
+        failures.left_the_script(error)
+    of_script, worker, defect = (failure.traceback for failure in reported)
+    assert ours not in of_script and "in raised_in" in of_script and "/nowhere" in of_script
+    assert worker == f"FileNotFoundError: {WORKERS}\n"
+    assert ours in defect, "our own errors keep our frames"
+
+
 def raised_in(file, error):
     """`error`, raised by code of `file`, which this test called."""
     try:
