@@ -97,10 +97,11 @@ class BrimfulBatchSizeFinder(BatchSizeFinder):
             lightning_setattr(pl_module, self._batch_arg_name, conclusion.largest)
         self.optimal_batch_size = conclusion.largest
         peaks = {point.batch_size: point.value.value for point in conclusion.estimate.probes}
+        untouched = f"nothing: no size up to {max(peaks):,} took more memory"
         rank_zero_info(
             f"Batch size {conclusion.largest:,} ran: peak {format_bytes(peaks[conclusion.largest])}"
             f" of {format_bytes(budget_bytes)} (measured); limited by"
-            f" {conclusion.estimate.limited_by or 'nothing: larger sizes took no more memory'}."
+            f" {conclusion.estimate.limited_by or untouched}."
         )
         if self._early_exit:
             raise _TunerExitException()

@@ -103,6 +103,27 @@ def test_what_fills_the_card_was_run_and_leaves_the_margin_free():
     assert 16 < size < 128
 
 
+class WithATable(Job):
+    """Small batches take less than the optimizer's step."""
+
+    def __init__(self):
+        super().__init__(samples=10_000)
+        self.table = nn.Parameter(torch.zeros(20_000, WIDTH))
+
+    def training_step(self, batch, _):
+        self.ran.append(("train", len(batch[0])))
+        x = (batch[0] + self.table[0, :8]).repeat(1, 100)
+        return nn.functional.cross_entropy(x.tanh(), batch[1])
+
+
+def test_sizes_that_take_no_more_than_the_optimizers_step_do_not_end_the_search(caplog):
+    job, _ = fitted(BrimfulBatchSizeFinder(), mib=4000, job=WithATable())
+    assert job.sizes("train")[:3] == [2, 16, 128] and job.batch_size == 8192
+    with caplog.at_level("INFO"):
+        fitted(BrimfulBatchSizeFinder(max_trials=3), mib=4000, job=WithATable())
+    assert "limited by nothing: no size up to 128 took more memory." in caplog.text
+
+
 def test_evaluation_counts_where_it_takes_more_than_training():
     job, _ = fitted(BrimfulBatchSizeFinder(max_val=64), mib=200, job=Job(in_evaluation=5))
     assert job.batch_size < 40

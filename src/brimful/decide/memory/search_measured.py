@@ -8,9 +8,10 @@ fitted.
 from bisect import bisect_left
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
+from math import isqrt
 
 from brimful.decide.memory.bracket import Bracket, upper_limit
-from brimful.decide.memory.fit import curve_sizes, largest_that
+from brimful.decide.memory.fit import ENDLESS, curve_sizes, largest_that
 from brimful.decide.memory.peak_curve import PeakFit, fit_peaks, parabola_through
 from brimful.outcomes import OUT_OF_MEMORY
 from brimful.values import Estimate, Limits, MemoryEstimate, Outcome, Point, Source
@@ -52,6 +53,7 @@ class MeasuredSizes:
     bracket: Bracket
     peaks: dict[int, float] = field(default_factory=dict)
     out_of_memory: set[int] = field(default_factory=set)  # ran out of memory
+    samples_per_step: set[int] = field(default_factory=set)  # as far as trials showed them
 
     def add(self, size: int, measured: Measured) -> None:
         bracket = self.bracket
@@ -69,6 +71,8 @@ class MeasuredSizes:
             )
         else:
             self.peaks[size] = float(measured.peak_bytes)
+            if measured.samples_per_step is not None:
+                self.samples_per_step.add(measured.samples_per_step)
             bracket.learn_given(size, measured.batch, measured.samples_per_step)
             (
                 bracket.fitting if measured.peak_bytes <= self.budget_bytes else bracket.too_large
@@ -79,14 +83,15 @@ class MeasuredSizes:
         return fit_peaks(list(self.peaks.items())) if self.peaks else None
 
     @property
+    def alike(self) -> bool:
+        """All sizes took the same memory: what does not grow with them may set the peak."""
+        peaks = self.peaks.values()
+        return len(peaks) > 1 and max(peaks) <= (1 + FLAT) * min(peaks)
+
+    @property
     def flat(self) -> bool:
         """Sizes far apart took the same memory."""
-        sizes, peaks = self.peaks.keys(), self.peaks.values()
-        return (
-            bool(peaks)
-            and max(sizes) >= FLAT_SPAN * min(sizes)
-            and max(peaks) <= (1 + FLAT) * min(peaks)
-        )
+        return self.alike and max(self.peaks) >= FLAT_SPAN * min(self.peaks)
 
 
 def search_largest_measured(
@@ -147,7 +152,7 @@ def _next_size(known: MeasuredSizes) -> int | None:
             return upper
         return bracket.within(min(smallest // 4, upper or smallest)) if smallest > 1 else None
     fit = known.fit
-    if known.flat or fit is None:
+    if fit is None or (known.flat and len(known.samples_per_step) == 1):
         return None
     step = STEP * low
     if (
@@ -161,9 +166,12 @@ def _next_size(known: MeasuredSizes) -> int | None:
     if (
         high is not None and known.out_of_memory
     ):  # the curve was wrong once: halve what is left instead of trusting it again
-        step = min(step, (low + high) // 2)
-    most = step if upper is None else min(step, upper)
-    larger = _largest_within(known, fit, low, most) if most > low else low
+        step = min(step, isqrt(low * high) if known.alike else (low + high) // 2)
+    most = min(step, ENDLESS if upper is None else upper)
+    if known.flat or (known.alike and known.out_of_memory):
+        larger = most  # such a curve does not show from where on memory grows
+    else:
+        larger = _largest_within(known, fit, low, most) if most > low else low
     if larger == low < most and len(known.peaks) == 1:
         larger = low + 1  # almost all may be fixed: as if nothing was, no size would be tried
     worth = larger == bracket.upper or larger - low >= WORTH * low

@@ -138,6 +138,29 @@ def test_memory_that_never_changes_ignores_the_batch_size():
     conclusion, asked = searched(lambda b: GIB)
     assert conclusion.estimate.ignores_batch_size and conclusion.estimate.limited_by is None
     assert conclusion.estimate.largest_batch_size == max(asked)
+    conclusion, _ = searched(lambda b: GIB, limits=Limits(max_batch_size=8192))
+    assert (conclusion.largest, conclusion.estimate.limited_by) == (8192, "max_batch_size")
+    _, asked = searched(lambda b: GIB, max_trials=100)
+    assert max(asked) == 1 << 24
+
+
+@pytest.mark.parametrize("samples_per_step, trials", [(16, 3), (None, 8)])
+def test_sizes_that_change_neither_memory_nor_the_samples_of_a_step_end_the_search(
+    samples_per_step, trials
+):
+    shown = Measured(Outcome.COMPLETED, GIB, samples_per_step=samples_per_step)
+    asked = []
+    run_search(search_largest_measured(8 * GIB, Limits()), lambda size: asked.append(size) or shown)
+    assert len(asked) == trials
+
+
+@pytest.mark.parametrize("slope_mib, budget_gib", [(0.1, 2), (1, 1.1), (1, 8), (100, 1.3)])
+def test_sizes_below_which_the_optimizer_sets_the_peak_do_not_end_the_search(slope_mib, budget_gib):
+    slope, budget = slope_mib * MIB, budget_gib * GIB
+    conclusion, _ = searched(lambda b: max(GIB, GIB / 2 + b * slope), budget, max_trials=25)
+    true = (budget - GIB / 2) / slope
+    assert 0.85 * true <= conclusion.largest <= true
+    assert conclusion.estimate.limited_by == "budget"
 
 
 def test_a_search_cut_short_names_no_largest_size_and_does_not_say_that_nothing_fits():
