@@ -127,6 +127,8 @@ class BrimfulBatchSizeFinder(BatchSizeFinder):
 def _left_as_it_is(trainer: Trainer) -> Iterator[None]:
     """Weights, optimizers, schedulers, the loss scale and random states are afterwards as before;
     the loaders are made anew, with the batch size that is set by then."""
+    active: Any = trainer._active_loop
+    has_begun = active._combined_loader is not None
     parts: list[Any] = [trainer.lightning_module, *trainer.optimizers, trainer.precision_plugin]
     parts += [config.scheduler for config in trainer.lr_scheduler_configs]
     kept = tree_map_only(
@@ -140,12 +142,13 @@ def _left_as_it_is(trainer: Trainer) -> Iterator[None]:
     finally:
         for part, state in zip(parts, kept, strict=True):
             part.load_state_dict(state)
-        active: Any = trainer._active_loop
-        for loop in _with_validation(active):
-            loop._combined_loader = None
-            loop.setup_data()
-        if len(_with_validation(active)) == 1:
-            active.reset()
+        # loaders of a training that has not begun take from the random states now, and not again
+        with isolate_rng() if has_begun else nullcontext():
+            for loop in _with_validation(active):
+                loop._combined_loader = None
+                loop.setup_data()
+            if len(_with_validation(active)) == 1:
+                active.reset()
         for loader in active._combined_loader.flattened:
             _set_sampler_epoch(loader, trainer.current_epoch)
 

@@ -32,7 +32,8 @@ class Job(lightning.LightningModule):
         self.ran = []  # ("train", "val" or "test", batch size)
 
     def loader(self):
-        data = TensorDataset(torch.randn(self.samples, 8), torch.zeros(self.samples).long())
+        values = torch.randn(self.samples, 8, generator=torch.Generator().manual_seed(0))
+        data = TensorDataset(values, torch.zeros(self.samples).long())
         return DataLoader(data, batch_size=self.batch_size, shuffle=True)
 
     train_dataloader = val_dataloader = test_dataloader = loader
@@ -139,7 +140,9 @@ class InMidTraining(BrimfulBatchSizeFinder):
         if trainer.current_epoch == 2:
             self.weights = pl_module.net[2].weight.device, trainer.global_step
             pl_module.ran.append("search")
+            random_state = torch.get_rng_state()
             self.scale_batch_size(trainer, pl_module)
+            assert torch.equal(torch.get_rng_state(), random_state)
             pl_module.ran.append("found")
             assert trainer.global_step == self.weights[1] == 6
 
@@ -153,15 +156,15 @@ def test_a_search_in_mid_training_runs_its_batches_and_training_goes_on_where_it
     assert after == [64, 64, 64] and trainer.global_step == 9 and job.batch_size == 64
 
 
-def test_a_training_after_a_search_is_bit_for_bit_one_at_that_size_without_a_search():
-    def weights_after(job, *callbacks):
-        trainer_of(*callbacks, accelerator="cpu").fit(job)
+@pytest.mark.parametrize("finder, first", [(BrimfulBatchSizeFinder, 2), (InMidTraining, 8)])
+def test_a_training_after_a_search_is_bit_for_bit_one_at_that_size_without_a_search(finder, first):
+    def weights_after(size, *callbacks):
+        torch.manual_seed(0)
+        job = Job(size, samples=40)
+        trainer_of(*callbacks, accelerator="cpu", epochs=4).fit(job)
         return job.net[2].weight
 
-    torch.manual_seed(0)
-    found = weights_after(Job(samples=40), BrimfulBatchSizeFinder(max_val=8))
-    torch.manual_seed(0)
-    assert torch.equal(found, weights_after(Job(batch_size=8, samples=40)))
+    assert torch.equal(weights_after(first, finder(max_val=8)), weights_after(8))
 
 
 def test_a_test_run_finds_its_size_too_and_no_size_is_larger_than_the_data_set():
