@@ -1,6 +1,6 @@
 """A `BatchSizeFinder` for Lightning whose answer was run: `BrimfulBatchSizeFinder`."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from copy import deepcopy
 from dataclasses import replace
@@ -86,8 +86,8 @@ class BrimfulBatchSizeFinder(BatchSizeFinder):
         search = search_largest_measured(
             budget_bytes, limits, memory.kind, self._max_trials, self._init_val
         )
-        with _left_as_it_is(trainer):
-            conclusion = run_search(search, lambda size: self._try(trainer, memory, size))
+        with _left_as_it_is(trainer) as restore:
+            conclusion = run_search(search, lambda size: self._try(trainer, memory, size, restore))
             if conclusion.largest is None:
                 raise DoesNotFit(
                     "No batch size ran within the memory",
@@ -95,6 +95,7 @@ class BrimfulBatchSizeFinder(BatchSizeFinder):
                     "Use a smaller model, shorter samples or gradient checkpointing.",
                 )
             lightning_setattr(pl_module, self._batch_arg_name, conclusion.largest)
+        memory.begin()  # training, too, begins without blocks of an earlier size
         self.optimal_batch_size = conclusion.largest
         peaks = {point.batch_size: point.value.value for point in conclusion.estimate.probes}
         untouched = f"nothing: no size up to {max(peaks):,} took more memory"
@@ -106,7 +107,9 @@ class BrimfulBatchSizeFinder(BatchSizeFinder):
         if self._early_exit:
             raise _TunerExitException()
 
-    def _try(self, trainer: Trainer, memory: Memory, size: int) -> Measured:
+    def _try(
+        self, trainer: Trainer, memory: Memory, size: int, restore: Callable[[], None]
+    ) -> Measured:
         """One trial of a size on all ranks, of training with evaluation or of evaluation alone."""
         lightning_setattr(trainer.lightning_module, self._batch_arg_name, size)
         with _loop_of_a_trial(trainer, self._steps_per_trial) as loop:
@@ -120,13 +123,15 @@ class BrimfulBatchSizeFinder(BatchSizeFinder):
                 samples = loop._combined_loader._dataset_length()
                 shown = replace(shown, dataset_length=-(-samples // trainer.world_size))
         trainer.lightning_module.zero_grad(set_to_none=True)
+        restore()  # the optimizer's state lies elsewhere if it is there before the first step
         return worst(self._ranks.gather(shown))
 
 
 @contextmanager
-def _left_as_it_is(trainer: Trainer) -> Iterator[None]:
+def _left_as_it_is(trainer: Trainer) -> Iterator[Callable[[], None]]:
     """Weights, optimizers, schedulers, the loss scale and random states are afterwards as before;
-    the loaders are made anew, with the batch size that is set by then."""
+    the loaders are made anew, with the batch size that is set by then. Gives what makes all but
+    random states and loaders as before."""
     active: Any = trainer._active_loop
     has_begun = active._combined_loader is not None
     parts: list[Any] = [trainer.lightning_module, *trainer.optimizers, trainer.precision_plugin]
@@ -136,12 +141,16 @@ def _left_as_it_is(trainer: Trainer) -> Iterator[None]:
         lambda tensor: tensor.detach().to("cpu", copy=True),
         [part.state_dict() for part in parts],
     )
+
+    def restore() -> None:
+        for part, state in zip(parts, kept, strict=True):
+            part.load_state_dict(deepcopy(state))  # on a CPU optimizers take tensors themselves
+
     try:
         with isolate_rng(), patch.multiple(trainer, callbacks=[], _loggers=[]):
-            yield
+            yield restore
     finally:
-        for part, state in zip(parts, kept, strict=True):
-            part.load_state_dict(state)
+        restore()
         # loaders of a training that has not begun take from the random states now, and not again
         with isolate_rng() if has_begun else nullcontext():
             for loop in _with_validation(active):

@@ -125,6 +125,16 @@ def test_sizes_that_take_no_more_than_the_optimizers_step_do_not_end_the_search(
     assert "limited by nothing: no size up to 128 took more memory." in caplog.text
 
 
+class WithATableBesideLayers(WithATable):
+    def training_step(self, batch, i):
+        return Job.training_step(self, (batch[0] + self.table[0, :8], batch[1]), i)
+
+
+def test_a_trial_allocates_the_optimizers_state_in_its_first_step_as_training_does():
+    job, trainer = fitted(BrimfulBatchSizeFinder(), mib=1000, job=WithATableBesideLayers())
+    assert trainer.global_step == 3 and job.batch_size > 300
+
+
 def test_evaluation_counts_where_it_takes_more_than_training():
     job, _ = fitted(BrimfulBatchSizeFinder(max_val=64), mib=200, job=Job(in_evaluation=5))
     assert job.batch_size < 40
