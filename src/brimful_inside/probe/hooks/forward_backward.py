@@ -158,6 +158,7 @@ class Losses:
             return
         self._are_known.append(loss is not None)
         if on_host:
+            self._stack()
             self._kept.append(loss)
         elif loss is not None:
             self._open.append(loss)
@@ -191,9 +192,8 @@ class Losses:
     def read(self, waits: bool) -> List[Optional[float]]:
         """By step, at the end of a trial; none of an imaginary card. Those on a device wait for it:
         with `waits` only."""
-        self._stack()
-        if self._imaginary or not (waits or all(isinstance(part, float) for part in self._kept)):
+        kept = [*self._kept, *(loss.reshape(1) for loss in self._open)]
+        if self._imaginary or not (waits or all(isinstance(part, float) for part in kept)):
             return []
-        parts = [[part] if isinstance(part, float) else part.tolist() for part in self._kept]
-        known = chain.from_iterable(parts)
+        known = chain.from_iterable([p] if isinstance(p, float) else p.tolist() for p in kept)
         return [next(known) if is_known else None for is_known in self._are_known]
