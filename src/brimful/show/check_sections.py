@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from brimful.show.section import Column, Facts, Section, Sentences, Table
-from brimful.show.text import ABSENT, CATEGORIES, Cell, bytes_text, seconds_text
+from brimful.show.text import ABSENT, CATEGORIES, Cell, bytes_text, capitalized, seconds_text
 from brimful.units import counted, format_share, without_numbers
 from brimful.values import Check, CheckedJob, Held, Judged
 
@@ -34,11 +34,7 @@ def _why(job: CheckedJob) -> str:
         if row.passed
     ]
     texts = [*job.failed, *passed, *map(_grown, _growth_of(job))]
-    return ". ".join(texts[:1] + [_capital(text) for text in texts[1:]])
-
-
-def _capital(sentence: str) -> str:
-    return sentence[:1].upper() + sentence[1:]
+    return ". ".join(texts[:1] + [capitalized(text) for text in texts[1:]])
 
 
 def _growth_of(job: CheckedJob) -> list[Held]:
@@ -66,7 +62,7 @@ def check_sections(check: Check) -> list[Section]:
     for job in check.jobs:
         more = tuple(_grown(row, whole=True) for row in job.grown if row.bytes > 0)[:_NAMED]
         less = tuple(_grown(row, whole=True) for row in job.grown[::-1] if row.bytes < 0)[:_NAMED]
-        said = tuple(map(_capital, (*job.failed, *job.notes)))
+        said = tuple(map(capitalized, (*job.failed, *job.notes)))
         parts += [Sentences(f"What holds more at the peak, {job.name}", more)] if more else []
         parts += [Sentences(f"What holds less there, {job.name}", less)] if less else []
         parts += [Sentences(f"{job.name}, {job.gpu}", said)] if said else []

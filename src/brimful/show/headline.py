@@ -7,6 +7,7 @@ from brimful.show.check_sections import check_sentence
 from brimful.show.several_sections import which_sentence
 from brimful.show.text import (
     bytes_text,
+    capitalized,
     cards_text,
     count_text,
     interval_text,
@@ -131,7 +132,7 @@ def of_run(run: Run, torn: bool = False) -> Headline:
     if tone == "good" and run.attempts and run.attempts[-1].reports and not run.attempts[-1].steps:
         tone = "unfinished"
     again = f", in attempt {count}" if count > 1 else ""
-    return Headline(tone, f"{_sentence(ended.message)}{again}.")
+    return Headline(tone, f"{capitalized(ended.message)}{again}.")
 
 
 def where_cut_off(attempt: int, steps: int | None) -> str:
@@ -242,7 +243,7 @@ def of_prediction(prediction: Prediction) -> Headline:
         if tight and peak.device_bytes > budget:
             sentence += ", and it runs only if the lower end of this interval is right"
         elif tight:
-            sentence += ", and it may not run if the upper end of this interval is right"
+            sentence += ", and it does not fit if the upper end of this interval is right"
     if other:
         return Headline("note" if fits else "bad", sentence + ".")
     leak = next(
@@ -282,7 +283,7 @@ def _before_numbers(prediction: Prediction) -> str:
     if not prediction.which:
         codes = ("idle-cards", *codes)
     shown = [w for w in prediction.warnings if w.code in codes]
-    return "".join(f"{_sentence(w.problem)}; {w.suggestion}. " for w in shown)
+    return "".join(f"{capitalized(w.problem)}; {w.suggestion}. " for w in shown)
 
 
 AT_MOST = 0.03  # of the peak: less at upper bounds is not worth a word (a bench's median is 1 %)
@@ -435,7 +436,7 @@ def _without_result(record: Record) -> Headline:
             "bad", f"No batch size fits: all {counted(trials, 'trial')} ran out of memory."
         )
     if record.closed is not None and record.closed.message:
-        return Headline("bad" if code else "note", _sentence(record.closed.message))
+        return Headline("bad" if code else "note", capitalized(record.closed.message))
     return Headline(
         "unfinished",
         f"No result {after}. {_reached(record)}" if trials else "This record holds no trial.",
@@ -450,10 +451,6 @@ def _reached(record: Record) -> str:
         and isinstance(size := result.trial.settings.get("batch_size"), int)
     ]
     return f"The largest batch size that ran is {max(ran):,}." if ran else "No trial completed."
-
-
-def _sentence(message: str) -> str:
-    return message[:1].upper() + message[1:]
 
 
 def _speed_part(plan: Plan) -> str:

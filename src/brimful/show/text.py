@@ -280,7 +280,7 @@ def no_speed_text(prediction: Prediction) -> str:
     if why is None:
         return ""
     text = "; ".join(filter(None, (f"{why.problem}, {why.explanation}", why.suggestion)))
-    return f"{text[:1].upper()}{text[1:]}."
+    return f"{capitalized(text)}."
 
 
 def uneven_text(prediction: Prediction) -> str:
@@ -378,3 +378,8 @@ def footnotes(noun: str, notes: Sequence[tuple[int, str]]) -> tuple[str, ...]:
         f"{noun}{'s' if len(of) > 1 else ''} {', '.join(of)}: {text}"
         for text, of in numbers.items()
     )
+
+
+def capitalized(sentence: str) -> str:
+    """With a capital letter at its start, the rest as it is."""
+    return sentence[:1].upper() + sentence[1:]

@@ -247,7 +247,7 @@ EMPTIES = Diagnostic("gives-cache-back", "it empties its cache", "", "")
     ("verdict", "beyond", "warnings", "tone", "words"),
     [
         ("tight", 1, (), "bad", "is tight on .*only if the lower end"),
-        ("tight", -1, (), "bad", "is tight on .*may not run if the upper end"),
+        ("tight", -1, (), "bad", "is tight on .*does not fit if the upper end"),
         (
             "fits",
             -1,
