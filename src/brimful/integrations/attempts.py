@@ -46,8 +46,9 @@ class Memory:
             HostMeter.reset()
             return HostMeter.peak_bytes() + host.free_bytes()
         self._api.empty_cache()
+        free_bytes, _ = self._api.mem_get_info(self._device)  # the first use, where there was none
         self._api.reset_peak_memory_stats(self._device)
-        return self._api.mem_get_info(self._device)[0] + self._api.memory_reserved(self._device)
+        return free_bytes + self._api.memory_reserved(self._device)
 
     def peak_bytes(self) -> int:
         """Resident memory, or what PyTorch's allocator reserved, since `begin`."""

@@ -92,7 +92,9 @@ class _CardMeter:
         self._memory: Any = getattr(torch, device.type)
 
     def reset(self) -> None:
-        self._memory.reset_peak_memory_stats(self._device)
+        """Before the first use of the device there is nothing to reset, and PyTorch refuses."""
+        if self._memory.is_initialized():
+            self._memory.reset_peak_memory_stats(self._device)
 
     def peak(self) -> Peak:
         return Peak(

@@ -12,13 +12,14 @@ from brimful.errors import DoesNotFit
 from brimful_train import Arrays, BatchingConfig, Config, Peaks, Sum, Task, fit
 from brimful_train.reporting.peak_memory import Peak
 from brimful_train.reporting.progress_log import Statistics
+from tests.brimful_inside.imaginary.conftest import card, entered
 from tests.brimful_train.ledger import network_config, network_task, started, statistics
 
 MIB = 1 << 20
 
 
-def hold(mib: int) -> None:
-    torch.ones(mib * MIB, dtype=torch.uint8)
+def hold(mib: int, device: str = "cpu") -> None:
+    torch.ones(mib * MIB, dtype=torch.uint8, device=device)
 
 
 def phases(*visits: tuple[str, int]) -> int:
@@ -137,3 +138,14 @@ def test_a_model_whose_optimizer_has_no_room_is_a_sentence(tmp_path):
     failing = mock.patch("brimful_train.parts.make_optimizer", side_effect=RuntimeError(words))
     with failing, pytest.raises(DoesNotFit, match="state of its optimizer do not fit"):
         fit(network_task(), network_config(tmp_path))
+
+
+def test_a_phase_may_begin_before_the_card_is_first_used():
+    with entered(card()):
+        peaks = Peaks("cuda:0")
+        with peaks.phase("encoding"):
+            assert not torch.cuda.is_initialized() and peaks.read("encoding").allocated_bytes == 0
+            hold(8, "cuda:0")
+        with peaks.phase("train"):
+            hold(2, "cuda:0")
+    assert [peaks.of[name].allocated_bytes for name in ("encoding", "train")] == [8 * MIB, 2 * MIB]

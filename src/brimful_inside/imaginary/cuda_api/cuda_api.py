@@ -8,11 +8,13 @@ messages, summaries) runs as it is."""
 from __future__ import annotations
 
 import math
+import os
 import types
 from typing import Any, Callable, Dict, Sequence, Tuple
 
 import torch
 import torch.cuda
+from torch._utils import _LazySeedTracker  # pyright: ignore[reportPrivateImportUsage]
 
 from brimful_inside.imaginary.cuda_api.snapshots import snapshot_functions
 from brimful_inside.imaginary.cuda_api.streams import patch_graphs, patch_streams
@@ -26,7 +28,7 @@ from brimful_inside.simulator.roofline import SLEEP
 from brimful_inside.simulator.workspaces import torch_release
 
 
-class _DeviceProperties(types.SimpleNamespace):
+class _CudaDeviceProperties(types.SimpleNamespace):
     """What torch.cuda.get_device_properties answers."""
 
     def __init__(self, gpu: ImaginaryGpu):
@@ -114,14 +116,13 @@ def patch_cuda(gpu: ImaginaryGpu) -> None:
 
 def _patch_python(gpu: ImaginaryGpu, cuda: Any) -> None:
     """What torch.cuda decides in Python."""
+    gpu.initialize = cuda._lazy_init
     for module in (cuda.memory, cuda.random, cuda.streams, cuda.nccl, cuda.graphs):
         gpu.patches.set_existing(module, "_lazy_init", gpu.touch)
-    for module in (cuda, cuda.random):
-        gpu.patches.set_existing(module, "_lazy_call", lambda callable, **kwargs: callable())
 
-    def get_device_properties(device: Any) -> _DeviceProperties:
+    def get_device_properties(device: Any) -> _CudaDeviceProperties:
         gpu.index_of(device)  # raises where there is no such card
-        return _DeviceProperties(gpu)
+        return _CudaDeviceProperties(gpu)
 
     def get_device_capability(device: Any = None) -> Any:
         properties = cuda.get_device_properties(device)
@@ -135,36 +136,49 @@ def _patch_python(gpu: ImaginaryGpu, cuda: Any) -> None:
         cuda,
         _cudart=_Cudart(gpu),
         _lazy_init=gpu.touch,
-        _initialized=cuda._initialized,  # `touch` sets it
+        # set at the first use; what waits for it are seeds, and no checks of what PyTorch was
+        # built for
+        _initialized=cuda._initialized,
+        _queued_calls=[],
+        _lazy_seed_tracker=_LazySeedTracker(),
+        _cached_device_count=None,
         _is_in_bad_fork=lambda: gpu.in_bad_fork,
         _exchange_device=torch._C._cuda_exchangeDevice,  # pyright: ignore
         _maybe_exchange_device=torch._C._cuda_maybeExchangeDevice,  # pyright: ignore
-        device_count=lambda: gpu.count,
         _device_count_nvml=lambda: gpu.count,
-        is_available=lambda: True,
         _get_device_properties=get_device_properties,
         get_device_capability=get_device_capability,
     )
-    # an idle card's
-    for name in (
-        "utilization",
-        "temperature",
-        "power_draw",
-        "clock_rate",
-        "memory_usage",
-    ):
-        gpu.patches.set_existing(cuda, name, lambda device=None: 0)
-    gpu.patches.set_existing(
-        cuda,
-        "device_memory_used",
-        lambda device=None: gpu.card.total_bytes - gpu.memory_info(device)[0],
-    )
+    _patch_nvml(gpu, cuda)
     gpu.patches.set(cuda.nvtx, "_nvtx", _NoMarks())
     gpu.patches.set_all(
         torch.autograd.profiler.emit_nvtx,
         __enter__=lambda self: self,
         __exit__=lambda self, *error: None,
     )
+
+
+def _patch_nvml(gpu: ImaginaryGpu, cuda: Any) -> None:
+    """What NVML answers, of an idle card. It knows of no current card: that one is asked of CUDA,
+    which initializes it, and no other."""
+
+    def used(index: int) -> int:
+        return gpu.card.context_bytes + gpu.ledgers[index].allocator.reserved if gpu.touched else 0
+
+    def processes(index: int) -> str:
+        if not gpu.touched:
+            return "GPU:%d\nno processes are running" % index
+        mib = used(index) / (1 << 20)
+        return "GPU:%d\nprocess %10d uses %12.3f MB GPU memory" % (index, os.getpid(), mib)
+
+    def of_card(answer: Callable[[int], Any]) -> Callable[..., Any]:
+        return lambda device=None: answer(cuda._get_device_index(device, optional=True))
+
+    for name in ("utilization", "temperature", "power_draw", "clock_rate", "memory_usage"):
+        gpu.patches.set_existing(cuda, name, of_card(lambda index: 0))
+    gpu.patches.set_existing(cuda, "device_memory_used", of_card(used))
+    for owner in (cuda, cuda.memory):
+        gpu.patches.set(owner, "list_gpu_processes", of_card(processes))
 
 
 def _device_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
@@ -182,9 +196,14 @@ def _device_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
     def exchange(device: int) -> int:
         if device < 0:
             return -1
+        gpu.touch()
         index, before = gpu.index_of(device), gpu.streams.card
         gpu.streams.card = index
         return before
+
+    def count() -> int:
+        gpu.counted = True
+        return gpu.count
 
     def synchronize(device: Any = None) -> None:
         gpu.captures.check_waiting()
@@ -218,6 +237,8 @@ def _device_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
             "_accelerator_hooks_maybe_exchange_device",
         ),
         synchronize: ("_cuda_synchronize", "_accelerator_synchronizeDevice"),
+        count: ("_cuda_getDeviceCount",),
+        gpu.initialized: ("_cuda_init",),
     }
     return {name: function for function, aliases in names.items() for name in aliases}
 
@@ -225,9 +246,10 @@ def _device_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
 def _constants(gpu: ImaginaryGpu) -> Dict[str, Callable]:
     """Functions of torch._C by name that answer the same at each call."""
     answers: Dict[str, Any] = {
-        **dict.fromkeys(("_cuda_getDeviceCount", "_accelerator_hooks_device_count"), gpu.count),
+        "_accelerator_hooks_device_count": gpu.count,
         "_accelerator_deviceCount": gpu.count,  # its name in 2.6
-        **dict.fromkeys(("_cuda_init", "_cuda_ipc_collect"), None),
+        "_accelerator_getDeviceCapability": {"supported_dtypes": set(_DTYPES)},
+        "_cuda_ipc_collect": None,
         **dict.fromkeys(("_cuda_set_sync_debug_mode", "_cuda_set_cudnn_benchmark_limit"), None),
         **dict.fromkeys(("_accelerator_getAccelerator", "_get_accelerator"), torch.device("cuda")),
         **dict.fromkeys(("_cuda_getCurrentBlasHandle", "_cuda_getCurrentSolverHandle"), 1),
@@ -242,6 +264,9 @@ def _constants(gpu: ImaginaryGpu) -> Dict[str, Callable]:
         "_cuda_getArchFlags": lambda: "sm_%d%d" % tuple(gpu.card.capability),
         "_cuda_clearCublasWorkspaces": lambda: gpu.workspaces.clear(),
     }
+
+
+_DTYPES = [dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)]
 
 
 def _answering(answer: Any) -> Callable[..., Any]:
@@ -265,6 +290,14 @@ def _memory_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
 
     def allocator(device: int) -> CachingAllocator:
         return gpu.ledgers[gpu.index_of(device)].allocator
+
+    def made(device: int) -> CachingAllocator:
+        """The allocator that PyTorch makes for each card when CUDA is initialized, and before that
+        for a history."""
+        ledger = gpu.ledgers[gpu.index_of(device)]
+        if not gpu.touched and ledger.history is None:
+            raise RuntimeError("Invalid device argument %d: did you call init?" % device)
+        return ledger.allocator
 
     def set_fraction(fraction: float, device: int) -> None:
         """torch.cuda.set_per_process_memory_fraction: in the trace as a setting, so that a replay
@@ -290,6 +323,15 @@ def _memory_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
             is_late = gpu.touched and "per_process_memory_fraction" in settings
             ledger.change_settings(settings + again if is_late else settings)
 
+    def reset_accumulated(device: int) -> None:
+        made(device)
+
+    def enable(value: bool) -> None:
+        if not value:
+            raise Unsupported(
+                "torch.cuda.caching_allocator_enable(False)", "its cache is what is modelled"
+            )
+
     def attach_observer(observer: Callable[[int, int, int, int], Any]) -> None:
         for ledger in gpu.ledgers:
             ledger.observers.append(observer)
@@ -299,15 +341,18 @@ def _memory_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
             ledger.empty_cache()
 
     names: Dict[Callable, Sequence[str]] = {
-        lambda device: _nested(allocator(device).memory_stats()): (
+        lambda device: _nested(made(device).memory_stats()): (
             "_cuda_memoryStats",
             "_accelerator_getDeviceStats",
         ),
-        lambda device: allocator(device).reset_peaks(): (
+        lambda device: made(device).reset_peaks(): (
             "_cuda_resetPeakMemoryStats",
             "_accelerator_resetPeakStats",
         ),
-        gpu.index_of: ("_cuda_resetAccumulatedMemoryStats", "_accelerator_resetAccumulatedStats"),
+        reset_accumulated: (
+            "_cuda_resetAccumulatedMemoryStats",
+            "_accelerator_resetAccumulatedStats",
+        ),
         empty_cache: ("_cuda_emptyCache", "_accelerator_emptyCache"),
         change_settings: (
             "_cuda_cudaCachingAllocator_set_allocator_settings",
@@ -318,6 +363,8 @@ def _memory_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
         set_fraction: ("_cuda_setMemoryFraction",),
         fraction: ("_cuda_getMemoryFraction",),
         _answering("native"): ("_cuda_getAllocatorBackend",),
+        enable: ("_cuda_cudaCachingAllocator_enable",),
+        _answering(True): ("_cuda_cudaCachingAllocator_is_enabled",),
         lambda: {}: ("_cuda_hostMemoryStats",),
         lambda: gpu.touched: ("_accelerator_isAllocatorInitialized",),
         gpu.memory_info: ("_accelerator_getMemoryInfo",),

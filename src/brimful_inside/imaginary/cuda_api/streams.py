@@ -44,7 +44,8 @@ class _Event(torch.Event):
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         return super().__new__(cls, torch.device("cpu"))
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, enable_timing: bool = False, *args: Any, **kwargs: Any) -> None:
+        self._times = enable_timing
         self._index, self._at_s = 0, 0.0
         self._moment = (0, 0)  # the stream, and how many kernels its card had launched
         self._captured: Any = None  # the capture of a CUDA graph that it was recorded in
@@ -56,6 +57,7 @@ class _Event(torch.Event):
 
     def record(self, stream: Any = None) -> None:
         gpu = self._gpu
+        gpu.touch()
         self._index, number = gpu.current_stream() if stream is None else _place(stream)
         self._moment = (number, gpu.ledgers[self._index].launches)
         self.cuda_event = self.cuda_event or next(self._handles)
@@ -87,6 +89,10 @@ class _Event(torch.Event):
     def elapsed_time(self, end_event: Any) -> float:
         """Milliseconds, predicted (simulator/roofline.py); 0.0 for a card whose rates are not
         known."""
+        if not (self._times and end_event._times):
+            raise ValueError("Both events must be created with argument 'enable_timing=True'.")
+        if not (self.cuda_event and end_event.cuda_event):
+            raise ValueError("Both events must be recorded before calculating elapsed time.")
         return (end_event._at_s - self._at_s) * 1e3
 
     def ipc_handle(self) -> bytes:
@@ -105,6 +111,8 @@ class _Stream(torch.Stream):
 
     def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Any:
         number, index = kwargs.get("stream_id"), kwargs.get("device_index")
+        if device is not None:
+            cls._gpu.touch()
         number = cls._gpu.streams.new() if number is None else number
         index = cls._gpu.index_of(device) if index is None else index
         return super().__new__(cls, stream_id=number, device_index=index, device_type=_CUDA_TYPE)
@@ -191,6 +199,7 @@ def patch_streams(gpu: ImaginaryGpu) -> None:
     Event, Stream = class_of(gpu, _Event, "Event"), class_of(gpu, _Stream, "Stream")
 
     def current(device: Any = None) -> Any:
+        gpu.touch()
         index = gpu.index_of(device)
         return Stream(stream_id=streams.of(index), device_index=index)
 
@@ -203,17 +212,14 @@ def patch_streams(gpu: ImaginaryGpu) -> None:
         gpu.patches.set_existing(
             owner,
             "ExternalStream",
-            lambda pointer, device=None, **kwargs: Stream(device, stream_id=pointer),
+            lambda pointer, device=None, **kwargs: Stream(gpu.index_of(device), stream_id=pointer),
         )
-    gpu.patches.set_all(
-        torch.cuda,
-        current_stream=current,
-        default_stream=lambda device=None: Stream(device, stream_id=0),
-    )
     gpu.patches.set_all(
         torch._C,
         _cuda_setStream=select,
         _cuda_getCurrentStream=lambda device: (streams.of(device), device, _CUDA_TYPE),
+        _cuda_getDefaultStream=lambda device: (0, device, _CUDA_TYPE),
+        _cuda_getStreamFromExternal=lambda pointer, device: (pointer, device, _CUDA_TYPE),
         _cuda_getCurrentRawStream=streams.of,
         _accelerator_getStream=current,
         _accelerator_setStream=lambda stream: select(stream.stream_id, stream.device_index),
@@ -221,7 +227,11 @@ def patch_streams(gpu: ImaginaryGpu) -> None:
     gpu.patches.set_all(
         torch,
         Stream=_AnyDevice("Stream", (), {"real": torch.Stream, "of_card": Stream}),
-        Event=_AnyDevice("Event", (), {"real": torch.Event, "of_card": Event}),
+        Event=_AnyDevice(
+            "Event",
+            (),
+            {"real": torch.Event, "of_card": lambda device=None, **options: Event(**options)},
+        ),
     )
 
 

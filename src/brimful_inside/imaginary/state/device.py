@@ -140,6 +140,7 @@ class ImaginaryGpu:
     plans: Any  # operators.convolutions.Plans
     casts: Any  # cuda_api.autocast.Casts
     remembered: Any  # operators.meta_kernels.Remembered
+    initialize: Callable[[], None]  # PyTorch's own torch.cuda._lazy_init
     # gets the arguments of every operation on the card
     watch: Optional[Callable[[Tuple, Dict[str, Any]], None]] = None
     # a step or a phase is over (attribution.repeats.Repeats)
@@ -196,6 +197,7 @@ class ImaginaryGpu:
         self.has_user_meta = False  # the script has meta tensors of its own
         self.here = Here()
         self.touched = False  # CUDA is initialized
+        self.counted = False  # the driver was asked how many cards there are
         self._settings_read = False
         self.in_bad_fork = False
         self.is_open = True
@@ -217,8 +219,9 @@ class ImaginaryGpu:
         return json.dumps({**header, "torch": torch.__version__}) + "\n"
 
     def insert(self, card: Card, capacity_bytes: Optional[int]) -> None:
-        """The cards become ones like `card`. Not once they were used."""
+        """The cards become ones like `card`, in a process that begins. Not once they were used."""
         self.card = card
+        self.counted = self.in_bad_fork = False
         self.clocks[:] = [Clock(card) for _ in range(self.count)]
         for ledger in self.ledgers:
             ledger.card = card
@@ -245,9 +248,9 @@ class ImaginaryGpu:
 
     def forked(self) -> None:
         """This is a child process, for which PyTorch refuses the cards where the parent has used
-        them."""
-        if self.is_open and self.touched:
-            self.in_bad_fork = True
+        them, or counted them through the driver."""
+        self.in_bad_fork = self.is_open and (self.touched or self.counted)
+        if self.in_bad_fork and self.touched:
             self._forget()
 
     @one_at_a_time
@@ -300,18 +303,16 @@ class ImaginaryGpu:
 
     @one_at_a_time
     def touch(self) -> None:
-        """Something was asked of a card: CUDA is initialized now. Raises PyTorch's error in a
-        forked child."""
-        if self.touched and not self.in_bad_fork:
-            return
-        if self.in_bad_fork:
-            raise RuntimeError(
-                "Cannot re-initialize CUDA in forked subprocess. To use CUDA with "
-                "multiprocessing, you must use the 'spawn' start method"
-            )
+        """Something was asked of a card: PyTorch initializes CUDA now, by its own Python, which
+        refuses a forked child and makes the calls that waited for this. Its lock comes after
+        ours."""
+        if not self.touched or self.in_bad_fork:
+            self.initialize()
+
+    def initialized(self) -> None:
+        """CUDA is initialized."""
         self.touched = True
         self.read_settings()
-        torch.cuda._initialized = True
         self.garbage.rest()
 
     def read_settings(self) -> None:
@@ -389,6 +390,7 @@ class ImaginaryGpu:
     def memory_info(self, device: Any = None) -> Tuple[int, int]:
         """Free and total bytes of a card (None: the current one), as torch.cuda.mem_get_info()
         gives them."""
+        self.touch()
         allocator = self.ledgers[self.index_of(device)].allocator
         total = self.card.total_bytes
         return max(0, total - self.card.context_bytes - allocator.reserved), total
