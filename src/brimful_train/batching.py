@@ -258,13 +258,16 @@ class Split:
     def _count(self, samples: int, decomposes: bool) -> int:
         return -(-samples // self.piece(samples)) if decomposes else self.updates(samples)
 
-    def smaller(self, samples: int, failed: int) -> Self | None:
-        """What to try after a piece of `failed` out of `samples` did not fit; None when it was a
-        single sample.
+    def smaller(self, samples: int, failed: int, fit: int | None = None) -> Self | None:
+        """What to try after a piece of `failed` out of `samples` did not fit: half of it, or the
+        `fit` samples of it that ought to fit where they are fewer. None when it was a single
+        sample.
         """
         if failed <= 1:
             return None
-        split = replace(self, limit=max(1, (self.limit if self.by_size else failed) // 2))
+        at_most = min(failed // 2, fit or failed)
+        limit = self.limit * at_most // failed if self.by_size else at_most
+        split = replace(self, limit=max(1, limit))
         while split.limit > 1 and split.at_once(samples) >= failed:
             split = replace(split, limit=split.limit // 2)
         return split

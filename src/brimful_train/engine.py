@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from types import FrameType
 
 import torch
@@ -155,7 +156,7 @@ class _Training:
         restarts = shards(config, ranks) or (config.overlap and ranks.size > 1)
         restart = Restart() if restarts else None
         ranks.meets_in_steps = restart is None
-        self.parts = build_parts(task, config, device, ranks, log, restart)
+        self.parts = build_parts(task, config, device, ranks, log, restart, peaks)
         self.state = TrainingState(task, config, self.parts, ranks, log, peaks, restart)
         self.stepper: Stepper
 
@@ -326,7 +327,8 @@ def dry_run(parts: Parts, stepper: Stepper, ranks: Ranks, log: Log) -> None:
     with script.tried(TRAIN), Randomness(device).kept():
         buffers = Buffers(parts.network.module)
         try:
-            while isinstance(missing := attempt(lambda: _try(parts, stepper)), Missing):
+            step = _worst_step(parts, stepper)
+            while isinstance(missing := attempt(partial(_try, stepper, step)), Missing):
                 recoveries += 1
                 stepper.drop_gradients()
                 free_what_is_cached(device)
@@ -334,7 +336,9 @@ def dry_run(parts: Parts, stepper: Stepper, ranks: Ranks, log: Log) -> None:
                     missing,
                     " in the worst micro-batch that can come, tried before the training",
                     ".",
+                    step,
                 )
+                step = _worst_step(parts, stepper)
         finally:
             stepper.drop_gradients()
             buffers.put_back()
@@ -353,12 +357,18 @@ def _log_smaller(log: Log, name: str, requested: int, at_once: SamplesAtOnce, wh
         log.settings([EffectiveSetting(name, requested, at_once.split.limit, why)])
 
 
-def _try(parts: Parts, stepper: Stepper) -> None:
-    """What is worst depends on how micro-batches are cut. The first one comes again at the end,
-    when there are gradients already, as there are in a step of several micro-batches."""
+def _worst_step(parts: Parts, stepper: Stepper) -> StepData:
+    """What is worst depends on how micro-batches are cut."""
     split, decomposes = stepper.at_once.split, stepper.task.decomposes
     step = parts.pipeline.worst_step(lambda samples: split.at_once(samples, decomposes))
     assert step is not None
+    return step
+
+
+def _try(stepper: Stepper, step: StepData) -> None:
+    """The first micro-batch comes again at the end, when there are gradients already, as there are
+    in a step of several."""
+    split, decomposes = stepper.at_once.split, stepper.task.decomposes
     order = (*range(len(step.parts)), 0)
     stepper.forward_backward(
         step,

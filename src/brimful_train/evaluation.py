@@ -115,13 +115,16 @@ class Evaluation:
             self._measures(batch, 1)
 
     def _batch(self, data: StepData, part: int) -> Sums:
-        while isinstance(sums := attempt(lambda: self._run(data, part)), Missing):
+        while isinstance(
+            sums := attempt(lambda: self._sums_of(data, self._pieces(data, [part]))), Missing
+        ):
             free_what_is_cached(self._device)
             self.recoveries += 1
             self.at_once.shrink(
                 sums,
                 " in evaluation",
                 "; the batch is measured again, and the training batch stays as it is.",
+                lambda pieces: self._sums_of(data, pieces),
             )
         return sums
 
@@ -133,9 +136,9 @@ class Evaluation:
         ]
 
     @torch.no_grad()
-    def _run(self, data: StepData, part: int) -> Sums:
+    def _sums_of(self, data: StepData, pieces: Pieces) -> Sums:
         sums: Sums = {}
-        for piece in self._pieces(data, [part]):
+        for piece in pieces:
             measures = self._measures(self.at_once.load(data, *piece), piece[2] - piece[1])
             sums = _added(sums, {name: self._value(measures[name]) for name in measures})
         return sums

@@ -39,7 +39,7 @@ from brimful_train.model.precision import Precision
 from brimful_train.model.threads import adopt_threads, choose_threads
 from brimful_train.optim.optimizers import make_optimizer
 from brimful_train.optim.schedules import Schedule
-from brimful_train.reporting.peak_memory import limit_memory
+from brimful_train.reporting.peak_memory import Peaks, limit_memory
 from brimful_train.reporting.progress_log import Log
 from brimful_train.step.gradient_noise import GradientNoise, noise_row
 from brimful_train.step.oom import Restart, SamplesAtOnce
@@ -110,6 +110,7 @@ def build_parts(
     ranks: Ranks,
     log: Log,
     restart: Restart | None,
+    peaks: Peaks,
 ) -> Parts:
     """Raises UsageError for settings that cannot be meant with this task's data, before any memory
     is taken.
@@ -153,7 +154,8 @@ def build_parts(
     )
     noise = GradientNoise(network, str(rows[-1].effective), device, ranks.size)
 
-    at_once = SamplesAtOnce(task, _split(batching.micro_batch, sampler), ranks, log.say, restart)
+    split = _split(batching.micro_batch, sampler)
+    at_once = SamplesAtOnce(task, split, ranks, log.say, restart, peaks)
     evaluation = None
     if task.eval_data is not None:
         host = host.less(pipeline.plan.host_bytes, pipeline.plan.shm_bytes)
@@ -170,7 +172,9 @@ def build_parts(
         rows += [replace(row, name=f"eval {row.name}") for row in data.rows if data.plan.workers]
         eval_split = _split(batching.eval_batch, data.sampler)
         eval_restart = restart if network.sharded else None
-        eval_at_once = SamplesAtOnce(task, eval_split, ranks, log.say, eval_restart, "evaluation")
+        eval_at_once = SamplesAtOnce(
+            task, eval_split, ranks, log.say, eval_restart, peaks, "evaluation"
+        )
         evaluation = Evaluation(task, network, precision, ranks, data, eval_at_once)
     if config.data.strict:
         refuse(warnings)

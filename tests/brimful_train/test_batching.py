@@ -91,6 +91,15 @@ def test_pieces_cover_a_micro_batch_once_and_keep_to_the_limit(samples, micro, l
     )
 
 
+@pytest.mark.parametrize("by_size", [False, True])
+@pytest.mark.parametrize(("fit", "largest"), [(12, 12), (400, 256), (1, 1), (None, 256)])
+def test_what_ought_to_fit_is_tried_after_a_failure_and_half_where_that_is_more(
+    fit, largest, by_size
+):
+    split = Split(512, 512, by_size).smaller(512, 512, fit)
+    assert split is not None and split.at_once(512) == largest
+
+
 @given(st.integers(1, 300), st.integers(1, 300), st.booleans())
 def test_after_a_failure_pieces_are_smaller_until_a_single_sample_fails(samples, micro, by_size):
     split: Split | None = Split(max(micro, samples), max(micro, samples), by_size)

@@ -233,11 +233,27 @@ def _exceptions_in(text: str) -> List[Tuple[str, str]]:
 def unallocated_bytes(message: str) -> int:
     """What PyTorch held of the card without a tensor in it, where that is as much as it was asked
     for, in the words of its error: memory in pieces that are too small. Else 0."""
-    asked = re.search(r"Tried to allocate ([\d.]+) (\w+)", message)
-    held = re.search(r"([\d.]+) (\w+) is reserved by PyTorch but unallocated", message)
-    if asked is None or held is None:
-        return 0
-    asked_bytes, held_bytes = (
-        int(float(amount[1]) * _UNITS.get(amount[2], 0)) for amount in (asked, held)
-    )
-    return held_bytes if held_bytes >= asked_bytes > 0 else 0
+    wanted = _amount(r"Tried to allocate {}", message)
+    cached = _amount(_CACHED, message) or 0
+    return cached if wanted and cached >= wanted else 0
+
+
+def room_bytes(message: str) -> Optional[int]:
+    """How much PyTorch could have held in tensors when it raised `message`: what it had allocated,
+    what it kept beside that, and what was free or still allowed. None where that is not said."""
+    amounts = [_amount(words, message) for words in ("{} is allocated by PyTorch", _CACHED)]
+    free = _amount("of which {} is free", message)
+    if None in amounts or free is None:
+        return None
+    allowed = _amount("{} allowed", message)
+    room = sum(amount or 0 for amount in amounts) + free
+    return room if allowed is None else min(room, allowed)
+
+
+_CACHED = "{} is reserved by PyTorch but unallocated"
+
+
+def _amount(words: str, message: str) -> Optional[int]:
+    """The bytes that `words` name in place of their braces."""
+    amount = re.search(words.format(r"([\d.]+) (\w+)"), message)
+    return None if amount is None else int(float(amount[1]) * _UNITS.get(amount[2], 0))

@@ -8,7 +8,7 @@ to its end.
 import contextlib
 import re
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -69,6 +69,13 @@ class Peaks:
             self._fold(visit.cached)
             self._open.pop()
             self._meter.reset()
+
+    def during(self, work: Callable[[], object]) -> Peak:
+        """The peak while `work` runs. It counts for the phase around it as well."""
+        self._fold()
+        self._meter.reset()
+        work()
+        return self._meter.peak()
 
     def read(self, name: str) -> Peak:
         """A phase's peak so far, also while it lasts."""

@@ -26,15 +26,26 @@ import torch.distributed as dist
 
 from brimful.errors import BrimfulError, DoesNotFit, UsageError
 from brimful_inside.simulator.allocator_settings import with_expandable_segments
-from brimful_inside.simulator.oom_patterns import match_oom, qualified_name, unallocated_bytes
+from brimful_inside.simulator.oom_patterns import (
+    match_oom,
+    qualified_name,
+    room_bytes,
+    unallocated_bytes,
+)
 from brimful_train.batching import Split
 from brimful_train.data.batch_errors import dead_worker, first_line
 from brimful_train.data.pipeline import StepData
 from brimful_train.distributed.ranks import GIVES_UP, Ranks, Vote
+from brimful_train.reporting.peak_memory import Peaks
 from brimful_train.task import Batch, Task
 
 T = TypeVar("T")
 Pieces = list[tuple[int, int, int]]  # micro-batch, its first sample, one past its last
+# Small pieces are this part of the one that failed, and twice it: few samples run out seldom.
+_SMALL_PART = 128  # assumed
+# Of the room that an error names, what the allocator may reserve: a step of many pieces needs a
+# little more than one pass. Assumed: where it is more, half is tried next.
+_USABLE = 0.95
 _trainings = itertools.count()  # of this process; all ranks count alike, also after a restart
 
 
@@ -77,7 +88,9 @@ def expands_segments(missing: Missing) -> bool:
         conf = with_expandable_segments(os.environ)
         if conf is None or not unallocated_bytes(missing.message) or not torch.cuda.is_available():
             return False
-        torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+        # of releases that lack it, torch.cuda's own; newer ones warn of that
+        change = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
+        (change or torch.cuda.memory._set_allocator_settings)("expandable_segments:True")
     except (ValueError, RuntimeError):
         return False
     os.environ["PYTORCH_CUDA_ALLOC_CONF"] = conf  # once, and as processes that start later have it
@@ -174,19 +187,20 @@ class SamplesAtOnce:
         ranks: Ranks,
         say: Callable[[str], None],
         restart: Restart | None,
+        peaks: Peaks,
         use: str = "training",
     ):
         self.split = split
         # whether other ranks wait in a collective for what runs, where there is a `restart`
         self.communicates = True
         self._task, self._ranks, self._say = task, ranks, say
-        self._restart, self._use = restart, use
-        self._running = (0, 0)  # samples of the micro-batch that runs, and of the piece of it
+        self._restart, self._peaks, self._use = restart, peaks, use
+        self._running = (0, 0, 0, 0)  # the piece that runs, and the samples of its micro-batch
         # one sample, for a rank of a sharded model that has none in a step
         self._spare: Batch = None
 
     def load(self, data: StepData, part: int, start: int, stop: int) -> Batch:
-        self._running = (data.parts[part], stop - start)
+        self._running = (part, start, stop, data.parts[part])
         return self._prepared(data.load(part, start, stop))
 
     def spares(self, data: StepData, pieces: Pieces) -> Iterator[Batch]:
@@ -209,22 +223,29 @@ class SamplesAtOnce:
     def _prepared(self, batch: Batch) -> Batch:
         return self._task.prepare(batch) if self._task.prepare is not None else batch
 
-    def shrink(self, missing: Missing, where: str, then: str) -> None:
-        """Goes below the piece for which memory was `missing`, and says so. `where` and `then`:
-        parts of the sentence.
+    def shrink(
+        self, missing: Missing, where: str, then: str, run: Callable[[Pieces], object]
+    ) -> None:
+        """Goes below the piece for which memory was `missing`, to one that ought to fit, and says
+        so. `where` and `then`: parts of the sentence. `run` makes the passes of pieces, of which
+        nothing is kept.
 
         Raises DoesNotFit, on all ranks, where the piece was a single sample, and SmallerFits where
         other ranks wait.
         """
-        of, failed = self._running
+        _, start, stop, of = self._running
+        failed = stop - start
         rank = f" on rank {self._ranks.rank}" if self._ranks.size > 1 else ""
-        if not (self._restart is not None and self.communicates) and expands_segments(missing):
+        others_wait = self._restart is not None and self.communicates
+        fit = None if others_wait else self._most_that_fit(missing, run)
+        may_be_in_pieces = not others_wait and (fit is None or fit >= failed)
+        if may_be_in_pieces and expands_segments(missing):
             self._say(
                 f"Out of memory{rank}{where} ({missing.pattern}), in pieces that are too small: "
                 f"{failed:,} samples at once again, with expandable segments"
             )
             return
-        smaller = self.split.smaller(of, failed)
+        smaller = self.split.smaller(of, failed, fit)
         if smaller is None:
             self._ranks.announce(GIVES_UP)
             less = ", or switch gradient checkpointing on." if self._use == "training" else "."
@@ -233,7 +254,7 @@ class SamplesAtOnce:
                 "The batch cannot become smaller than 1. The last checkpoint stays as it is.",
                 f"Use bf16, a smaller model or smaller samples{less}",
             )
-        if self._restart is not None and self.communicates:
+        if others_wait and self._restart is not None:
             self._restart.smaller(smaller.limit, missing.pattern, self._use)
         self.split = smaller
         self._say(
@@ -241,9 +262,45 @@ class SamplesAtOnce:
             f"{failed:,} samples at once{then}"
         )
 
+    def _most_that_fit(self, missing: Missing, run: Callable[[Pieces], object]) -> int | None:
+        """How many samples of the piece that failed ought to fit at once: by the room that the
+        error names, and by the peaks of smaller pieces of it. None where either is not known."""
+        part, start, stop, _ = self._running  # of sorted samples the first are the largest
+        failed, room = stop - start, room_bytes(missing.message)
+        small = max(1, failed // _SMALL_PART)
+        if room is None or 2 * small >= failed:
+            return None
+        points: list[tuple[int, int]] = []
+        fit = failed
+        # The first pass leaves gradients and workspaces there, as all but the first of a step find
+        # them. The last one has half of what ought to fit: peaks grow faster once activations
+        # outweigh what the largest gradient takes for a moment.
+        for samples in (small, small, 2 * small, None):
+            samples = samples or fit // 2
+            if points and samples < points[-1][0]:
+                break
+            pieces = [(part, start, start + samples)]
+            peak = attempt(lambda pieces=pieces: self._peaks.during(lambda: run(pieces)))
+            if isinstance(peak, Missing):
+                return max(1, samples // 2)
+            allocated, reserved = peak.allocated_bytes or 0, peak.reserved_bytes or 0
+            points.append((samples, allocated))
+            # what the allocator lost between tensors in this pass is lost in a larger one as well
+            usable = _USABLE * room * allocated / max(reserved, 1)
+            fit = _samples_within(usable, *points[-2:]) or fit
+        return fit
+
     def adopt(self, votes: Sequence[Vote]) -> None:
         """The smallest of all ranks' pieces holds for all."""
         self.split = self.split.agreed(min(vote.piece for vote in votes))
+
+
+def _samples_within(room: float, *points: tuple[int, int]) -> int | None:
+    """Of two measured pieces, as (samples, peak in bytes): how many samples the line through them
+    allows, one at least. None where they show no growth."""
+    (samples, _), (last_samples, last_peak) = points[0], points[-1]
+    growth = (last_peak - points[0][1]) / max(1, last_samples - samples)
+    return max(1, last_samples + int((room - last_peak) / growth)) if growth > 0 else None
 
 
 def no_room_after_backward(message: str) -> DoesNotFit:

@@ -148,8 +148,9 @@ class Stepper:
                 recoveries += 1
                 self.drop_gradients()
                 free_what_is_cached(self._precision.device)
+                then = "; the step is replayed, its batch stays as it is."
+                self.shrink(missing, "", then, data)
                 self._put_back(state)
-                self.shrink(missing, "", "; the step is replayed, its batch stays as it is.")
                 if not self.task.decomposes:
                     status = OUT_OF_MEMORY
                     break
@@ -231,9 +232,9 @@ class Stepper:
         for parameter in self._parameters:
             parameter.grad = None
 
-    def shrink(self, missing: Missing, where: str, then: str) -> None:
-        """Makes the pieces smaller, with a warning where that changes the result. Raises as
-        `SamplesAtOnce.shrink` does.
+    def shrink(self, missing: Missing, where: str, then: str, data: StepData) -> None:
+        """Makes the pieces of `data` smaller, with a warning where that changes the result. Raises
+        as `SamplesAtOnce.shrink` does.
         """
         if not self.task.decomposes:
             then = (
@@ -241,15 +242,16 @@ class Stepper:
                 "with the same result: from now on an update has FEWER samples. None is lost or "
                 "repeated."
             )
-        self.at_once.shrink(missing, where, then)
+        self.at_once.shrink(
+            missing, where, then, lambda pieces: self.forward_backward(data, pieces)
+        )
+        self.drop_gradients()
         layers = layers_that_depend_on_the_cut(self._network.module)
         if layers and not self._warned_of_layers:
             self._warned_of_layers = True
-            more = f" and {len(layers) - 3} more" if len(layers) > 3 else ""
             self._say(
-                "The result is not that of the whole micro-batch, because of "
-                f"{', '.join(layers[:3])}{more}: normalization over a batch and dropout depend on "
-                "which samples go through the model together."
+                "The result is not that of the whole micro-batch: it depends on which samples go "
+                f"through the model together in layers of these kinds: {layers}."
             )
 
     def _may_overlap(self, data: StepData) -> bool:

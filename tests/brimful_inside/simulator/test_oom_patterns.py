@@ -12,6 +12,7 @@ from brimful_inside.simulator.oom_patterns import (
     SHARED,
     match_exhausted,
     match_oom,
+    room_bytes,
     unallocated_bytes,
 )
 
@@ -315,5 +316,16 @@ def test_memory_is_in_pieces_where_as_much_as_was_asked_for_is_unallocated(
     assert unallocated_bytes(message) == wanted
 
 
-def test_an_error_of_another_library_says_nothing_of_pieces():
+def test_an_error_of_another_library_says_nothing_of_pieces_or_room():
     assert unallocated_bytes("CUBLAS_STATUS_ALLOC_FAILED") == 0
+    assert room_bytes("CUBLAS_STATUS_ALLOC_FAILED") is None
+
+
+@pytest.mark.parametrize(("limit", "wanted"), [("", 5.75), ("4.00 GiB allowed; ", 4)])
+def test_the_room_is_what_is_held_and_what_is_free_or_allowed(limit, wanted):
+    message = (
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8.00 GiB "
+        f"of which 1.25 GiB is free. {limit}Of the allocated memory 4.00 GiB is allocated by "
+        "PyTorch, and 512.00 MiB is reserved by PyTorch but unallocated."
+    )
+    assert room_bytes(message) == wanted * (1 << 30)

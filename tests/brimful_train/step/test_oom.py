@@ -85,7 +85,7 @@ IN_PIECES = "Tried to allocate 20.00 MiB. 1.69 GiB is reserved by PyTorch but un
 def test_memory_in_pieces_switches_expandable_segments_on_once(monkeypatch):
     taken = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda.memory, "_set_allocator_settings", taken.append)
+    monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", taken.append, raising=False)
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:128")
     missing = Missing("CUDA out of memory", IN_PIECES)
     assert [expands_segments(missing) for _ in range(2)] == [True, False]

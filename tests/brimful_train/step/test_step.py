@@ -186,7 +186,7 @@ def test_running_statistics_are_put_back_before_the_replay(tmp_path):
 
 @pytest.mark.parametrize(
     ("options", "layer"),
-    [({"norm": True}, "1 (BatchNorm1d)"), ({"dropout": 0.5}, "(Dropout)"), ({}, None)],
+    [({"norm": True}, "1 BatchNorm1d"), ({"dropout": 0.5}, "1 Dropout"), ({}, None)],
 )
 def test_layers_whose_result_depends_on_the_cut_are_named_once(options, layer, tmp_path, capfd):
     task = network_task(faults=Faults([("forward", 0), ("forward", 4)]), **options)

@@ -341,7 +341,7 @@ def _memory_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
             ledger.empty_cache()
 
     names: Dict[Callable, Sequence[str]] = {
-        lambda device: _nested(made(device).memory_stats()): (
+        lambda device: _nested(allocator(device).memory_stats()): (
             "_cuda_memoryStats",
             "_accelerator_getDeviceStats",
         ),
