@@ -40,11 +40,12 @@ TUNED = Preset(
 # A card is not filled by 32 images; the learning rate follows by the square-root rule.
 TUNED_ON_A_CARD = replace(
     TUNED,
-    flags={**TUNED.flags, "batch-size": 256},
+    flags={**TUNED.flags, "batch-size": 256, "cudnn-benchmark": True},
     assumed={
         **TUNED.assumed,
         "batch-size": _NOT_ON_A_CARD,
         "channels-last": _NOT_ON_A_CARD,
+        "cudnn-benchmark": f"{_NOT_ON_A_CARD}; all images have one shape",
         "lr": f"{_NOT_ON_A_CARD}; scaled from batch 32",
     },
 )

@@ -449,6 +449,10 @@ class Config:
     """
     channels_last: bool = False
     """Keep images and convolution weights with the channels last in memory."""
+    cudnn_benchmark: bool = False
+    """Let cuDNN try its kernels at each new shape and take the fastest (a card, batches of one
+    shape).
+    """
     parallel: str = "ddp"
     """ddp or fsdp2, where there are several ranks."""
     overlap: bool = False

@@ -55,6 +55,7 @@ def fit(task: Task, config: Config, peaks: Peaks | None = None) -> Result:
     checkpoint that a signal asked for, DiskFull where the last checkpoint could not be written.
     """
     device, threads = device_for(config.device), torch.get_num_threads()
+    benchmark = torch.backends.cudnn.benchmark
     ranks = Ranks(device, config.backend)
     try:
         config.out.mkdir(parents=True, exist_ok=True)
@@ -80,6 +81,7 @@ def fit(task: Task, config: Config, peaks: Peaks | None = None) -> Result:
         ranks.announce(BROKEN)
         raise
     finally:
+        torch.backends.cudnn.benchmark = benchmark
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
         ranks.close()

@@ -72,6 +72,8 @@ def apply_model_options(
     rows: list[EffectiveSetting] = []
     if config.channels_last:
         rows.append(_channels_last(model, sharded=config.parallel == "fsdp2" and ranks > 1))
+    if config.cudnn_benchmark:
+        rows.append(_benchmark(device, shapes_alike))
     if config.gradient_checkpointing:
         rows.append(_checkpoint(model))
     if config.compile or config.cuda_graphs:
@@ -105,6 +107,20 @@ def _channels_last(model: nn.Module, sharded: bool) -> EffectiveSetting:
         True,
         f"weights of {len(layers)} convolutions, which activations follow",
     )
+
+
+def _benchmark(device: torch.device, shapes_alike: bool) -> EffectiveSetting:
+    """Of the process: `fit` puts it back at its end."""
+    if device.type != "cuda":
+        why = f"cuDNN computes on CUDA cards, and this is {device.type}"
+    elif not shapes_alike:
+        why = "sizes vary, and each new shape would be searched anew"
+    else:
+        torch.backends.cudnn.benchmark = True
+        return EffectiveSetting(
+            "cudnn_benchmark", True, True, "the fastest kernel of each shape, searched at its first"
+        )
+    return EffectiveSetting("cudnn_benchmark", True, False, why)
 
 
 def _checkpoint(model: nn.Module) -> EffectiveSetting:

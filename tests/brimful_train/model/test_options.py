@@ -109,6 +109,24 @@ def test_channels_last_reaches_convolutions_of_two_and_three_dimensions():
 
 
 @pytest.mark.parametrize(
+    ("device", "alike", "effective", "why"),
+    [
+        ("cuda:0", True, True, "searched at its first"),
+        ("cuda:0", False, False, "sizes vary"),
+        ("cpu", True, False, "this is cpu"),
+    ],
+)
+def test_cudnn_searches_where_a_card_gets_batches_of_one_shape(
+    device, alike, effective, why, monkeypatch
+):
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    options = Options(cudnn_benchmark=True)
+    (row,) = applied(nn.Conv2d(3, 8, 3), options, torch.device(device), shapes_alike=alike)
+    assert (row.effective, torch.backends.cudnn.benchmark) == (effective, effective)
+    assert why in row.why
+
+
+@pytest.mark.parametrize(
     ("model", "options", "why"),
     [
         (nn.Sequential(nn.Conv2d(3, 4, 3)), {"parallel": "fsdp2"}, "FSDP2"),
