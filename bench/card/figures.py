@@ -14,8 +14,8 @@ def value(row: dict[str, Any], side: str, what: str) -> float | None:
     their median.
     """
     report = row.get(side) or {}
-    number = None if report.get("error") else report.get(what)
-    return statistics.median(number) if isinstance(number, list) and number else number or None
+    number = None if report.get("error") else report.get(what) or None
+    return statistics.median(number) if isinstance(number, list) else number
 
 
 def error(row: dict[str, Any], what: str, side: str = "predicted") -> float | None:

@@ -92,7 +92,7 @@ def test_the_page_of_a_card_begins_with_it_and_has_a_table_for_each_kind_of_row(
     assert "cut off at its limit after 9 s" in text
 
 
-def test_trainings_of_a_result_are_joined_with_their_predictions_and_those_can_be_left_out(
+def test_trainings_are_joined_with_their_predictions_which_can_be_left_out(
     tmp_path,
 ):
     rows = card.earlier(MEASURED)
