@@ -29,7 +29,8 @@ from bench.card.bench import RESULTS, Bench, read
 from bench.card.page import page
 from bench.card.parts import PARTS
 from brimful.measure import accelerators
-from brimful.measure.gpus import find_gpu, to_card
+from brimful.measure.gpus import calibrations, find_gpu, to_card
+from brimful.values import Calibration
 
 SECONDS = sum(part.limit_s for part in PARTS.values())
 IMAGINED = "h200"
@@ -67,7 +68,7 @@ def run_part(bench: Bench) -> None:
             start_new_session=True,
         )
         try:
-            code = process.wait(max(1.0, bench.left_s))
+            code = process.wait(max(1.0, bench.until - time.time()))
             words = "done" if code == 0 else f"ended with exit code {code}"
         except subprocess.TimeoutExpired:
             words = "cut off at its limit"
@@ -135,6 +136,9 @@ def main(
     until = time.time()
     with tempfile.TemporaryDirectory(prefix="brimful-card-") as folder:
         scratch = Path(folder)
+        for calibration in filter(None, (row.get("calibration") for row in rows)):
+            measured = Calibration(**calibration | {"capability": tuple(calibration["capability"])})
+            calibrations.keep(measured, scratch / "home")
         for name, part in chosen.items():
             until += part.limit_s * share
             harness.say(f"{name}: at most {until - time.time():.0f} s")

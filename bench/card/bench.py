@@ -8,17 +8,18 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 from bench import harness
 from brimful.errors import NoSuchDevice
-from brimful.measure.gpus import context, find_gpu, to_card
-from brimful.measure.gpus.calibrations import with_calibration
-from brimful.values import Calibration, Estimate, Gpu
+from brimful.measure.gpus import to_card
+from brimful.measure.gpus.calibrations import find_calibrated
+from brimful.measure.gpus.find import custom_gpu
+from brimful.values import Gpu
 
 T = TypeVar("T")
+CLOSING_S = 2.0  # of a part's time, to keep what it has
 RESULTS = "results.jsonl"
 _KEEPING = threading.Lock()
 
@@ -49,7 +50,7 @@ class Bench:
 
     @property
     def left_s(self) -> float:
-        return self.until - time.time()
+        return self.until - time.time() - CLOSING_S
 
     def few(self, items: list[T], count: int) -> list[T]:
         """All of them on a card; without one so many that each kind has been tried."""
@@ -77,45 +78,24 @@ class Bench:
         """Of brimful's records and of what was calibrated."""
         return self.scratch / "home"
 
-    @cached_property
-    def calibration(self) -> Calibration | None:
-        kept = next((row["calibration"] for row in self.rows() if row.get("calibration")), None)
-        return Calibration(**kept | {"capability": tuple(kept["capability"])}) if kept else None
-
-    @property
-    def catalogued(self) -> Gpu | None:
-        """The catalogue's card of that name; None where it has none."""
+    def gpu(self, home: Path | None = None) -> Gpu:
+        """The catalogue's card with what was measured of it; by its memory alone where neither
+        knows it. `home`: another folder of what was measured.
+        """
         try:
-            return find_gpu(self.card["name"])
+            return find_calibrated(self.card["name"], home or self.home)
         except NoSuchDevice:
-            return None
+            return custom_gpu(self.card["total_bytes"], self.card["name"])
 
     @property
-    def gpu(self) -> Gpu | None:
-        """The same with what was measured of it."""
-        plain, calibration = self.catalogued, self.calibration
-        return with_calibration(plain, calibration) if plain and calibration else plain
-
-    @property
-    def gpu_words(self) -> list[str]:
-        """Of `brimful predict`."""
-        gpu = self.catalogued
-        return (
-            ["--gpu", gpu.key] if gpu else ["--gpu-memory", f"{self.card['total_bytes'] >> 20}MiB"]
-        )
-
-    @property
-    def context(self) -> Estimate:
-        """Bytes beside PyTorch's allocator, by the calibration where there is one."""
-        card, gpu = self.card, self.gpu
-        assumed = context(tuple(card["capability"]), card["multiprocessors"])
-        return gpu.context_bytes if gpu else assumed
+    def context_bytes(self) -> int:
+        """Beside PyTorch's allocator."""
+        return int(self.gpu().context_bytes.value)
 
     def imaginary(self) -> dict[str, Any]:
         """The card for `bench.card.child`."""
-        held, gpu = int(self.context.value), self.gpu
-        capacity = {"context_bytes": held, "capacity_bytes": self.card["total_bytes"] - held}
-        return {**(asdict(to_card(gpu)) if gpu else {}), **self.card, **capacity}
+        capacity = {"capacity_bytes": self.card["total_bytes"] - self.context_bytes}
+        return asdict(to_card(self.gpu())) | self.card | capacity
 
 
 def read(path: Path) -> list[dict[str, Any]]:

@@ -88,9 +88,9 @@ def edges(bench: Bench) -> None:
 
 
 def edge_of(bench: Bench, of: Job, budget: int) -> dict[str, Any]:
-    limit = budget - int(bench.context.value)
+    limit = budget - bench.context_bytes
     command = [sys.executable, str(of.script), *of.flags, "--batch-size", "{batch_size}"]
-    words = ["predict", *bench.gpu_words, "--budget", f"{budget >> 20}MiB"]
+    words = ["predict", "--gpu", bench.card["name"], "--budget", f"{budget >> 20}MiB"]
     home, left = str(bench.home), min(bench.left_s, PREDICTION_LIMIT_S)
     said = harness.brimful(words, command, bench.scratch, left, BRIMFUL_HOME=home)["answer"]
     error = said.get("error") or {}

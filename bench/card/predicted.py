@@ -38,10 +38,8 @@ def predict(bench: Bench, row: dict[str, Any]) -> dict[str, Any]:
     sides: dict[str, Any] = {"predicted": report}
     if "reserved_bytes" in report:
         kernels = kernels_in(trace)
-        gpu, plain = bench.gpu, bench.catalogued
-        report["step_s"] = step_seconds(gpu, kernels)
-        if gpu is not plain:
-            sides["uncalibrated"] = {"step_s": step_seconds(plain, kernels)}
+        report["step_s"] = step_seconds(bench.gpu(), kernels)
+        sides["uncalibrated"] = {"step_s": step_seconds(bench.gpu(bench.scratch), kernels)}
     kept = {name: row[name] for name in ("job", "script", "flags", "batch_size")}
     return {**kept, **sides}
 
@@ -52,14 +50,13 @@ def kernels_in(trace: Path) -> Sequence[Kernel]:
         return decode(lines).runs
 
 
-def step_seconds(gpu: Gpu | None, kernels: Sequence[Kernel]) -> float | None:
+def step_seconds(gpu: Gpu, kernels: Sequence[Kernel]) -> float | None:
     """The time of the step that ran these kernels, by the predicted clock; None where the card's
     rates are not known.
     """
-    rates = rates_of(gpu) if gpu else None
-    if gpu is None or rates is None or not kernels:
+    rates, efficiency = rates_of(gpu), efficiency_of(gpu)
+    if rates is None or not kernels:
         return None
-    efficiency = efficiency_of(gpu)
     times = [kernel_time(kernel, rates, efficiency) for kernel in kernels]
     return step_time(kernels, times, efficiency).seconds
 

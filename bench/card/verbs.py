@@ -39,7 +39,7 @@ def commands(bench: Bench) -> dict[str, tuple[list[str], str]]:
     """By verb: its words, and what its output has where it does what it should."""
     sizes = [shlex.join([*GPT, *SMALL, "--batch-size", size]) for size in ("8", "16")]
     searched = [*GPT, *SMALL, "--batch-size", "{batch_size}"]
-    bounds = ("--max-batch-size", "32", "--time-limit", "60s")
+    bounds = ("--max-batch-size", "32", "--time-limit", "30s" if bench.real else "60s")
     pair = ("--samples", "128", "--pairs", "1", "--no-page")
     return {
         "audit": (["audit", "--", *HIDDEN_CAP], "caps the batch size of 64 (--batch-size) at 2"),
