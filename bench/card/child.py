@@ -85,11 +85,11 @@ def trained(
     torch.empty(0, device="cuda")
     bare = outside_allocator()
     events: list[torch.cuda.Event] = []
-    optimizers: list[torch.optim.Optimizer] = []
+    pace: list[int] = []  # the first optimizer that steps sets it; its id, for it may end
 
     def step_ends(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        optimizers.append(optimizer)
-        if optimizer is optimizers[0]:  # the first one that steps sets the pace
+        pace.append(id(optimizer))
+        if pace[0] == id(optimizer):
             events.append(torch.cuda.Event(enable_timing=True))
             events[-1].record()
             if on_step is not None:

@@ -21,7 +21,7 @@ HIDDEN_CAP = [sys.executable, str(EXAMPLES / "traps" / "hidden_cap.py"), "--batc
 TOO_LARGE = [*GPT, "--batch-size", "512"]
 IMAGINED_TOO_LARGE = "--layers 2 --width 256 --heads 4 --vocabulary 8192 --length 256 --steps 3"
 LIMIT_S = 90.0  # of one command
-MONITORED_S = 30.0  # at most, until a training steps
+MONITORED_S = 40.0  # at most, until a training steps
 
 
 def too_large(bench: Bench) -> list[str]:

@@ -93,6 +93,23 @@ def test_every_script_trains_with_its_flags(tmp_path, script, flags):
     assert result["error"] is None and result["steps"] == 2
 
 
+def test_counting_steps_keeps_no_optimizer_alive(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text("""
+import gc
+import torch
+def train():
+    network = torch.nn.Linear(4096, 4096).cuda()  # 64 MiB, four times
+    optimizer = torch.optim.Adam(network.parameters())
+    network(torch.ones(2, 4096, device="cuda")).sum().backward()
+    optimizer.step()
+train()
+gc.collect()
+assert torch.cuda.memory_allocated() < 100 << 20, "cuBLAS keeps 64 MiB"
+""")
+    assert reported(tmp_path, str(path))["error"] is None
+
+
 def test_segments_are_packed_with_the_allocations_before_them():
     mib = 1 << 20
     trace = [("segment_alloc", 64 * mib), ("alloc", 64 * mib), ("segment_alloc", 40 * mib)]
