@@ -44,6 +44,13 @@ def listed(rows: Rows) -> list[str]:
     return [f"    {json.dumps(row, ensure_ascii=False)[:300]}" for row in kept]
 
 
+def first_use(rows: Rows) -> list[str]:
+    """How many calls answer as they should, and those that do not."""
+    calls = [row for row in rows if "call" in row]
+    others = [row for row in calls if row["result"] != row["expected"]]
+    return [f"{len(calls)} calls, {len(others)} of them with another answer.", "", *listed(others)]
+
+
 def table(heads: str, rows: Iterable[Sequence[Any]]) -> list[str]:
     """`heads` and cells, which "|" parts."""
     rule = "---".join("|" * (heads.count("|") + 2))
@@ -115,6 +122,7 @@ def goals(rows: Rows) -> list[str]:
 
 
 _DRAWN: dict[str, Callable[[Rows], list[str]]] = {
+    "first_use": first_use,
     "memory": memory,
     "times": times,
     "edges": edges,

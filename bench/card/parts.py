@@ -17,8 +17,8 @@ PARTS = {
     "edges": Part("The largest batch within a budget", "bench.card.measured:edges", 90),
     "verbs": Part("As a user", "bench.card.verbs:verbs", 110),
     "captcha": Part("Captchas, to a goal", "bench.card.recipes:captcha", 70),
-    "captcha_profile": Part("A step of captchas", "bench.card.first:captcha_profile", 20),
+    "captcha_profile": Part("A step of captchas", "bench.card.first:captcha_profile", 30),
     "chat": Part("The chat model, to a goal", "bench.card.recipes:chat", 100),
     "molecules": Part("Molecules, to the end", "bench.card.recipes:molecules", 80),
-    "predictions": Part("Predictions", "bench.card.predicted:predictions", 50),
+    "predictions": Part("Predictions", "bench.card.predicted:predictions", 40),
 }

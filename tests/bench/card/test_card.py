@@ -74,6 +74,8 @@ def test_the_page_of_a_card_begins_with_it_and_has_a_table_for_each_kind_of_row(
     ]
     edge = {"job": "gpt", "named": 9, "largest_that_runs": 10, "smallest_that_does_not": 11}
     rows.append({"part": "edges", **edge})
+    calls = [{"call": call, "expected": "0", "result": "0"} for call in ("a()", "b()")]
+    rows += [{"part": "first_use", **call} for call in (calls[0], calls[1] | {"result": "2"})]
     took = {"exit_code": 1, "seconds": 2.0, "as_expected": False}
     rows.append({"part": "verbs", "verb": "tune", **took})
     goal = {"side": "tuned", "reached": False, "wall_s": 9.0, "exact": 0.5, "goal": "90% read"}
@@ -90,6 +92,7 @@ def test_the_page_of_a_card_begins_with_it_and_has_a_table_for_each_kind_of_row(
         assert line in text
     assert "| tuned | 90% read | over 9.0 s | 50.0% read |" in text
     assert "cut off at its limit after 9 s" in text
+    assert "2 calls, 1 of them with another answer." in text and '"call": "b()"' in text
 
 
 def test_trainings_are_joined_with_their_predictions_which_can_be_left_out(

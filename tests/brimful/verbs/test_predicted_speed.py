@@ -32,9 +32,7 @@ def test_the_predicted_knee_is_the_plan_where_it_fits():
     record = work(Clocked(dataset=None), tune, gpu="a100-40gb")
     plan, size = record.plan, chosen(record)
     assert record.memory.largest_batch_size > 20_000
-    assert 10_000 < size < 30_000, (
-        "200 starts of 2.5 us are 3 % of a step of some 17 ms"
-    )
+    assert 10_000 < size < 30_000, "200 starts of 2.5 us are 3 % of a step of some 17 ms"
     assert plan.objective is Objective.THROUGHPUT and plan.verified, "the size itself was traced"
     assert plan.samples_per_s.source is Source.PREDICTED
     assert plan.samples_per_s.low < plan.samples_per_s.value < plan.samples_per_s.high
