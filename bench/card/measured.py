@@ -102,12 +102,13 @@ def edge_of(bench: Bench, of: Job, budget: int) -> dict[str, Any]:
     def runs(size: int) -> bool | None:
         """None where the time is up, or where it ended for another reason."""
         report = run_script(bench, of, size, limit_bytes=limit)[0]
-        tries[size] = report["error"]
+        tries[size] = report["error"] and report["error"][:60]
         if report["error"] is None or "OutOfMemory" in report["error"]:
             return report["error"] is None
         return None
 
     runs_at, ends_at = edge(runs, row["named"] or 8)
+    row["share_named"] = row["named"] / runs_at if row["named"] and runs_at else None
     return {**row, "largest_that_runs": runs_at, "smallest_that_does_not": ends_at, "tries": tries}
 
 

@@ -86,49 +86,34 @@ def trainings(rows: Rows, heads: list[str], whats: list[tuple[str, float]]) -> l
     return table(" | ".join(["training", "batch", *heads]), cells)
 
 
-def edges(rows: Rows) -> list[str]:
-    names = ("job", "named", "largest_that_runs", "smallest_that_does_not")
-    runs = [row for row in rows if "named" in row]
-    known = [row for row in runs if row["named"] and row["largest_that_runs"]]
-    shares = sorted(row["named"] / row["largest_that_runs"] for row in known)
-    words = ", ".join(f"{share:.0%}" for share in shares) or "nothing"
-    heads = "training | named | largest that runs | smallest that does not"
-    drawn = table(heads, ([row[name] for name in names] for row in runs))
-    return [f"Named of the largest that runs: {words}.", "", *drawn]
+def keyed(*keys: str) -> Callable[[Rows], list[str]]:
+    """A table of the rows that have the first key, with these of their values."""
+
+    def drawn(rows: Rows) -> list[str]:
+        kept = [row for row in rows if keys[0] in row]
+        heads = " | ".join(key.replace("_", " ") for key in keys)
+        return table(heads, ([shown(row.get(key)) for key in keys] for row in kept))
+
+    return drawn
 
 
-def verbs(rows: Rows) -> list[str]:
-    cells = (
-        (r["verb"], r["exit_code"], "yes" if r["as_expected"] else "NO", f"{r['seconds']:.0f} s")
-        for r in rows
-        if "verb" in r
-    )
-    return table("verb | exit code | as expected | took", cells)
+def shown(value: Any) -> str:
+    if isinstance(value, list):  # of areas under curves
+        return f"{statistics.mean(value):.3f}" if value else ""
+    if isinstance(value, bool):
+        return "yes" if value else "NO"
+    return f"{value:.3g}" if isinstance(value, float) else "" if value is None else str(value)
 
 
-def goals(rows: Rows) -> list[str]:
-    cells = (
-        (
-            row["side"],
-            row.get("goal", "to the end"),
-            f"{'' if row['reached'] else 'over '}{row['wall_s']:.1f} s",
-            f"{row['exact']:.1%} read" if "exact" in row else "",
-            f"{statistics.mean(row['auroc']):.3f}" if row.get("auroc") else "",
-        )
-        for row in rows
-        if "side" in row
-    )
-    return table("settings | goal | time to it | read | AUROC", cells)
-
-
+_GOAL = keyed("side", "goal", "reached", "wall_s", "exact", "auroc")
 _DRAWN: dict[str, Callable[[Rows], list[str]]] = {
     "first_use": first_use,
     "memory": memory,
     "times": times,
-    "edges": edges,
-    "verbs": verbs,
-    "captcha": goals,
-    "chat": goals,
-    "molecules": goals,
+    "edges": keyed("named", "job", "largest_that_runs", "smallest_that_does_not", "share_named"),
+    "verbs": keyed("verb", "exit_code", "as_expected", "seconds"),
+    "captcha": _GOAL,
+    "chat": _GOAL,
+    "molecules": _GOAL,
     "predictions": lambda rows: [],
 }

@@ -72,8 +72,8 @@ def test_the_page_of_a_card_begins_with_it_and_has_a_table_for_each_kind_of_row(
         for row in rows
         if row["part"] == "times"
     ]
-    edge = {"job": "gpt", "named": 9, "largest_that_runs": 10, "smallest_that_does_not": 11}
-    rows.append({"part": "edges", **edge})
+    edge = {"largest_that_runs": 10, "smallest_that_does_not": 11, "share_named": 0.9}
+    rows.append({"part": "edges", "job": "gpt", "named": 9, **edge})
     calls = [{"call": call, "expected": "0", "result": "0"} for call in ("a()", "b()")]
     rows += [{"part": "first_use", **call} for call in (calls[0], calls[1] | {"result": "2"})]
     took = {"exit_code": 1, "seconds": 2.0, "as_expected": False}
@@ -84,13 +84,9 @@ def test_the_page_of_a_card_begins_with_it_and_has_a_table_for_each_kind_of_row(
     text = page(rows)
     assert text.startswith("NVIDIA H200, 143,155 MiB; 16 cores of Intel(R) Xeon(R) Processor")
     assert "Calibrated off by 0.00% in the median" in text and "(44 trainings)" in text
-    for line in (
-        "| gpt | 9 | 10 | 11 |",
-        "| tune | 1 | NO | 2 s |",
-        "of the largest that runs: 90%",
-    ):
+    for line in ("| 9 | gpt | 10 | 11 | 0.9 |", "| tune | 1 | NO | 2 |"):
         assert line in text
-    assert "| tuned | 90% read | over 9.0 s | 50.0% read |" in text
+    assert "| tuned | 90% read | NO | 9 | 0.5 |" in text
     assert "cut off at its limit after 9 s" in text
     assert "2 calls, 1 of them with another answer." in text and '"call": "b()"' in text
 
