@@ -17,7 +17,7 @@ TEST_ENVIRONMENT := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
 # Where tests are marked slow (tests/conftest.py), the recipes' all: other modules are not imported for them.
 SLOW_TESTS := tests/brimful_train tests/recipes tests/bench tests/brimful/end_to_end tests/test_install.py
 
-.PHONY: help setup test test-slow test-quick test-browser test-versions check format demo golden bench-predict bench-timm bench-families bench-llm bench-clock bench-probe bench-engine bench-kills bench-gpu bench-cost bench-allocator bench-scripts bench-epochs bench-peers clean
+.PHONY: help setup test test-slow test-quick test-browser test-versions check format demo golden bench-predict bench-timm bench-families bench-llm bench-clock bench-probe bench-engine bench-kills card bench-cost bench-allocator bench-scripts bench-epochs bench-peers clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -123,8 +123,8 @@ bench-peers: $(STAMP) $(PEERS_VENV)/.set-up $(PEERS_VISION_VENV)/.set-up ## What
 venv-cuda: $(TIMM_VENV)/.set-up ## Put into TIMM_VENV what the programs need beside the CUDA build of torch
 	$(TIMM_VENV)/bin/python -m pip install --quiet transformers accelerate lightning peft tensorboard torch_geometric diffusers
 
-bench-gpu: $(STAMP) ## Train a fixed set of jobs on this machine's CUDA card and predict them (8 minutes; BENCH_SECONDS=… for less)
-	$(PY) -m bench.measure_gpu $(if $(BENCH_SECONDS),--seconds $(BENCH_SECONDS))
+card: $(STAMP) ## What this machine's CUDA card shows in twelve minutes, without a network: memory, step times, edges, the commands, the recipes; tried without a card (SECONDS=… for less, ONLY="parts", AGAIN=results.jsonl to predict anew, CARD_OUT=<folder>)
+	$(PY) -m bench.card $(if $(SECONDS),--seconds $(SECONDS)) $(if $(ONLY),--only $(ONLY)) $(if $(AGAIN),--again "$(AGAIN)") $(if $(CARD_OUT),--out "$(CARD_OUT)")
 
 bench-clock: $(TIMM_VENV)/.set-up ## Predict step times that others measured, in bench-timm's environment: make bench-clock DATA=<results/ of pytorch-image-models>
 	@[ -n "$(DATA)" ] || { echo "Say where they are: make bench-clock DATA=<folder with benchmark-train-amp-nhwc-pt112-cu113-rtx3090.csv>" >&2; exit 2; }

@@ -83,6 +83,8 @@ class Setup:
     folder: Path
     samples: int
     target: float
+    device: str = "cpu"
+    tuned_epochs: float = TUNED_EPOCHS
 
     @property
     def eval_samples(self) -> int:
@@ -93,14 +95,15 @@ class Setup:
         own = ["--out", str(self.folder / f"out-{side}-{seed}"), "--seed", str(seed)]
         if side == "example":
             images = [str(self.folder / "png"), "--samples", str(self.samples)]
-            flags = ["--batch-size", "64", "--workers", "0", "--epochs", "100", "--device", "cpu"]
+            flags = ["--batch-size", "64", "--workers", "0", "--epochs", "100"]
+            flags += ["--device", self.device]
             return [sys.executable, "-m", "bench.captcha_example", *images, *flags, *own]
-        epochs = ["--epochs", str(TUNED_EPOCHS)] if side == "tuned" else []
+        epochs = ["--epochs", str(self.tuned_epochs)] if side == "tuned" else []
         return [*self.recipe("--preset", side, *epochs), *own]
 
     def recipe(self, *flags: str) -> list[str]:
         counts = {"samples": self.samples, "eval-samples": self.eval_samples}
-        places = {"cache": self.folder / "cache", "device": "cpu", "resume": "no"}
+        places = {"cache": self.folder / "cache", "device": self.device, "resume": "no"}
         fixed = [*FLAGS, *harness.flags(counts | places)]
         return [sys.executable, "-m", "recipes.captcha", *fixed, *flags]
 

@@ -31,13 +31,19 @@ CHAT = {
     "brimful": (),
 }
 SAME = (
-    *("--model", "tiny", "--device", "cpu", "--dropout", "0", "--no-bleu", "--lr", "1e-3"),
+    *("--model", "tiny", "--dropout", "0", "--no-bleu", "--lr", "1e-3"),
     *("--max-prompt-tokens", "48", "--max-response-tokens", "48", "--schedule", "constant"),
     *("--epochs", "400"),
 )
 
 
-def seconds_to_target(words: tuple[str, ...], seed: int, data: list[str]) -> float | None:
+def seconds_to_target(
+    words: tuple[str, ...],
+    seed: int,
+    data: list[str],
+    limit_s: float = LIMIT_S,
+    target: float = TARGET,
+) -> float | None:
     """Of one training of the chat model; None where it does not come there in time."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "recipes.chatlm", *data, *SAME, *words]
@@ -51,11 +57,11 @@ def seconds_to_target(words: tuple[str, ...], seed: int, data: list[str]) -> flo
             stderr=subprocess.PIPE,
         )
         try:
-            while (elapsed := time.monotonic() - begun) < LIMIT_S:
+            while (elapsed := time.monotonic() - begun) < limit_s:
                 if process.poll() is not None:
                     assert process.stderr is not None
                     raise RuntimeError(process.stderr.read().decode()[-2000:])
-                if reached(Path(folder) / "log.jsonl"):
+                if reached(Path(folder) / "log.jsonl", target):
                     return elapsed
                 time.sleep(LOOK_EVERY_S)
         finally:
@@ -64,16 +70,17 @@ def seconds_to_target(words: tuple[str, ...], seed: int, data: list[str]) -> flo
     return None
 
 
-def reached(log: Path) -> bool:
+def reached(log: Path, target: float) -> bool:
     lines = log.read_text().splitlines() if log.exists() else []
     whole = (json.loads(line) for line in lines if line.endswith("}"))
-    return any(row["event"] == "epoch" and row["loss"] <= TARGET for row in whole)
+    return any(row["event"] == "epoch" and row["loss"] <= target for row in whole)
 
 
 def chat(folder: Path) -> dict[str, Any]:
     data = dialogues(folder)
     tokenizer = tokenizer_in(folder / "tokenizer", data, VOCABULARY)
     words = ["--data", str(data), "--tokenizer", str(tokenizer), "--cache", str(folder / "cache")]
+    words += ["--device", "cpu"]
     rows = [
         row
         for seed in range(SEEDS)

@@ -34,13 +34,15 @@ SWITCHES = (
 
 
 @contextmanager
-def imagined(card: Card, trace: TextIO | None = None) -> Iterator[imaginary.ImaginaryGpu]:
-    """A card without limit, and torch as it was when it goes."""
+def imagined(
+    card: Card, trace: TextIO | None = None, capacity_bytes: int | None = None
+) -> Iterator[imaginary.ImaginaryGpu]:
+    """A card of so much memory (None: without limit), and torch as it was when it goes."""
     with ExitStack() as stack:
         stack.callback(gc.collect)
         for owner, name in SWITCHES:
             stack.callback(setattr, owner, name, getattr(owner, name))
-        gpu = imaginary.enter(card, None, trace)
+        gpu = imaginary.enter(card, capacity_bytes, trace)
         stack.callback(gpu.leave)
         yield gpu
 

@@ -59,7 +59,7 @@ from brimful.values import (
 BOUNDS = {
     "compute": "arithmetic",
     "bandwidth": "memory bandwidth",
-    "launches": "launches (the card waits for the host)",
+    "launches": "the GPU waits for Python",
     "transfer": "copies from the host",
     "links": "exchange between cards",
     "host": "the host's own arithmetic",
@@ -79,6 +79,7 @@ _UNTIMED = (
 )
 _NAMED = 3  # operations in a line
 _CARDS_NAMED = 4  # cards that are named one by one
+_WAIT_NAMED = 0.1  # of a step that the GPU waits for Python, from which on a sentence says so
 _LEAST = 0.02  # of a step: smaller shares are not named
 _MODULE_LEAST = 0.05  # of a module: smaller categories are not named
 
@@ -365,7 +366,7 @@ def _alone_text(remedy: Remedy) -> str:
 
 def speed_sentence(speed: PredictedSpeed) -> str:
     """ "About 410 samples/s at 1,024 (predicted, 290 to 560); the knee is at 256: 97 % of the best;
-    bound by …".
+    70 % of a step: arithmetic".
     """
     at = "" if speed.batch_size is None else f" at {speed.batch_size:,}"
     exchange, not_counted = speed.exchange, not_counted_text(speed)
@@ -389,8 +390,10 @@ def speed_sentence(speed: PredictedSpeed) -> str:
         parts = [f"About {seconds_text(speed.step_s.value)} a step{at} (predicted{alone})"]
     if knee := _knee(speed):
         parts.append(f"no knee: {knee}" if speed.still_rises else f"the knee is at {knee}")
-    for bound, share in _largest_first(speed.bound_by)[:1]:
-        parts.append(f"bound by {BOUNDS.get(bound, bound).split(' (')[0]} ({share_text(share)})")
+    for rank, (bound, share) in enumerate(_largest_first(speed.bound_by)):
+        if not rank or (bound == "launches" and share >= _WAIT_NAMED):
+            of = "" if rank else " of a step"
+            parts.append(f"{share_text(share)}{of}: {BOUNDS.get(bound, bound)}")
     return "; ".join(parts) + "."
 
 
@@ -414,7 +417,7 @@ def speed_rows(speed: PredictedSpeed) -> list[tuple[str, Cell]]:
         for name, share in _largest_first(speed.bound_by)
         if share >= _LEAST
     ]
-    rows.append(("bound by", Cell(", ".join(bounds), Source.PREDICTED)))
+    rows.append(("time goes to", Cell(", ".join(bounds), Source.PREDICTED)))
     top = ", ".join(f"{kernel.op} {share_text(kernel.share)}" for kernel in speed.kernels[:_NAMED])
     rows += [("takes longest", Cell(top, Source.PREDICTED))] if top else []
     left_out = ("loading: brimful cannot know how fast that host loads", *speed.notes)

@@ -177,7 +177,7 @@ class PredictedSpeed:
     # where it lies with a host twice as fast, and half as fast
     knee_interval: tuple[int, int] | None
     tolerance: float
-    # shares of the step: "compute", "bandwidth", "launches" (the host is awaited), "transfer"
+    # shares of the step: "compute", "bandwidth", "launches" (the GPU waits for Python), "transfer"
     bound_by: dict[str, float]
     kernels: tuple[KernelShare, ...]  # the operations that take longest
     exact: bool  # the same kernels ran in all traces

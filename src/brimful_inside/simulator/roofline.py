@@ -118,12 +118,15 @@ class Efficiency(NamedTuple):
     attention_before_8: Tuple[float, float] = (0.30, 0.25)
     # assumed: from the start of a kernel that does nothing to the start of the next one
     kernel_s: float = 2.5e-6
-    # host time of an operation that Python calls, with its module's and autograd's bookkeeping
-    script_s: float = 25e-6
-    engine_s: float = 15e-6  # the same of one that the autograd engine calls
-    # assumed: the same of one without modules and gradients, as an optimizer's step has them
-    plain_s: float = 5e-6
-    launch_s: float = 4e-6  # host time of each further kernel of an operation
+    # Host time of an operation without modules and gradients, as an optimizer's step has them. The
+    # middle of what `doctor --calibrate` measured on rented machines with an H200 and 16 cores of
+    # an Intel Xeon (torch 2.11): 9.75 µs on 26 November 2026 and 7.63 µs on the 28th.
+    plain_s: float = 8.7e-6
+    # assumed: five times that where Python calls it, with its module's and autograd's bookkeeping;
+    # three times where the autograd engine does; 0.8 times for each further kernel of an operation
+    script_s: float = 43.5e-6
+    engine_s: float = 26.1e-6
+    launch_s: float = 7e-6
     # assumed: 16 lanes of PCIe 3.0 carry 12 GB/s, of later ones twice and four times that
     pinned_bytes_per_s: float = 12e9
     peer_bytes_per_s: float = 12e9  # between cards, each way (assumed: 16 lanes of PCIe 3.0)

@@ -61,7 +61,7 @@ EXCHANGING = {
         (
             {"knee_batch_size": 1024},
             r"^About [\d,]+ samples/s at 3,000 \(predicted, [\d,]+ to [\d,]+\); the knee is at "
-            r"1,024: \d\d % of the best; bound by memory bandwidth \(58 %\)\.$",
+            r"1,024: \d\d % of the best; 67 % of a step: the GPU waits for Python\.$",
         ),
         ({"ranks": 64}, r"; without communication between 64 ranks\)"),
         (
@@ -75,12 +75,20 @@ EXCHANGING = {
         ),
         (
             {"samples_per_s": None, "curve": ()},
-            r"^About 5\.03 ms a step at 3,000 \(predicted\)",
+            r"^About 8\.74 ms a step at 3,000 \(predicted\)",
         ),
     ],
 )
 def test_the_speed_says_level_interval_knee_and_what_binds(changes: dict, words: str) -> None:
     assert re.search(words, speed_sentence(speed(**changes)))
+
+
+def test_from_a_tenth_of_a_step_on_a_sentence_says_that_the_gpu_waits_for_python() -> None:
+    shares = {"compute": 0.8, "launches": 0.15, "bandwidth": 0.05}
+    words = "; 80 % of a step: arithmetic; 15 %: the GPU waits for Python."
+    assert speed_sentence(speed(bound_by=shares)).endswith(words)
+    shares |= {"launches": 0.05, "bandwidth": 0.15}
+    assert speed_sentence(speed(bound_by=shares)).endswith("; 80 % of a step: arithmetic.")
 
 
 def test_the_speed_of_a_command_as_it_stands_has_no_size_and_no_knee() -> None:
@@ -99,7 +107,7 @@ def test_a_curve_that_rises_to_its_end_has_no_knee() -> None:
     points = [Point(n, Estimate(10.0 * n, Source.PREDICTED)) for n in (16, 24, 32)]
     rises = speed(curve=tuple(points), knee_batch_size=32, best_batch_size=32)
     text = "sizes up to 24 are more than 3 % slower"
-    assert f"; no knee: {text}; bound by" in speed_sentence(rises)
+    assert f"; no knee: {text}; 67 % of a step: " in speed_sentence(rises)
     row = dict(speed_rows(rises))["knee"]
     assert (row.text, row.note) == (f"none: {text}", None)
     assert "knee" not in speed_sentence(

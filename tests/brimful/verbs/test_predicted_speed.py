@@ -8,7 +8,7 @@ from brimful import predict, tune
 from brimful.errors import UsageError
 from brimful.show.headline import headline
 from brimful.values import Objective, Prediction, Source
-from brimful_inside.simulator.roofline import Kernel
+from brimful_inside.simulator.roofline import DEFAULT, Kernel
 from brimful_inside.simulator.trace import Free, Malloc, Row
 from brimful_inside.wire import WorstBatch
 from tests.brimful.verbs.world import COMMAND, MIB, World, chosen, reporting, work
@@ -32,7 +32,7 @@ def test_the_predicted_knee_is_the_plan_where_it_fits():
     record = work(Clocked(dataset=None), tune, gpu="a100-40gb")
     plan, size = record.plan, chosen(record)
     assert record.memory.largest_batch_size > 20_000
-    assert 10_000 < size < 30_000, "200 launches of 25 us are 3 % of a step of about 170 ms"
+    assert 10_000 < size < 30_000, "200 starts of 2.5 us are 3 % of a step of some 17 ms"
     assert plan.objective is Objective.THROUGHPUT and plan.verified, "the size itself was traced"
     assert plan.samples_per_s.source is Source.PREDICTED
     assert plan.samples_per_s.low < plan.samples_per_s.value < plan.samples_per_s.high
@@ -126,7 +126,7 @@ def test_predict_answers_speed_knee_and_what_binds():
     assert speed is not None and speed.batch_size == 64
     assert speed.curve[-1].batch_size == predicted.largest_batch_size == 4096
     assert speed.bound_by["launches"] > 0.8
-    assert speed.step_s.value == pytest.approx(201 * 25e-6, rel=0.05)
+    assert speed.step_s.value == pytest.approx(201 * DEFAULT.script_s, rel=0.05)
     assert speed.samples_per_s.value == pytest.approx(64 / speed.step_s.value)
     assert {"add", "relu"} == {kernel.op for kernel in speed.kernels}
 

@@ -11,6 +11,7 @@ from brimful.decide.speed import predicted
 from brimful.decide.speed.kernels import fit_kernels
 from brimful.decide.speed.measured import TOLERANCE
 from brimful.decide.speed.predicted import (
+    HOSTS,
     efficiency_of,
     is_of_a_fixed_total,
     predict_speed,
@@ -256,7 +257,7 @@ REACHED = {
     "fp32_flops": 18e12,
     "bf16_flops": 250e12,
     "kernel_s": 2e-6,
-    "dispatch_s": 10e-6,
+    "dispatch_s": 2 * DEFAULT.plain_s,
     "link_bytes_per_s": 9e9,
 }
 
@@ -270,6 +271,11 @@ def test_rates_that_a_card_reached_take_the_place_of_the_datasheets_and_of_its_s
     assert (efficiency.kernel_s, efficiency.link_bytes_per_s) == (2e-6, 9e9)
     assert efficiency.script_s == 2 * DEFAULT.script_s, "a host that dispatches half as fast"
     assert efficiency_of(card()) == DEFAULT._replace(peer_bytes_per_s=300e9)
+
+
+def test_the_hosts_that_are_assumed_reach_over_what_was_measured_on_two_days():
+    fast, slow = HOSTS[0] * DEFAULT.plain_s, HOSTS[-1] * DEFAULT.plain_s
+    assert fast < 7.63e-6 < DEFAULT.plain_s < 9.75e-6 < slow
 
 
 def test_a_card_that_the_catalogue_lacks_has_a_clock_once_its_rates_were_measured():

@@ -9,23 +9,54 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 
-class Block(nn.Module):
-    def __init__(self, width, heads, dropout):
+class RootMeanSquare(nn.Module):
+    """Written out, as many have it: in float32."""
+
+    def __init__(self, width):
         super().__init__()
-        self.heads, self.dropout = heads, dropout
-        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x):
+        wide = x.float()
+        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6)
+        return self.weight * wide.type_as(x)
+
+
+class Gated(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.both, self.down = nn.Linear(width, 5 * width), nn.Linear(5 * width // 2, width)
+
+    def forward(self, x):
+        gate, up = self.both(x).chunk(2, -1)
+        return self.down(F.silu(gate) * up)
+
+
+class Block(nn.Module):
+    def __init__(self, args):
+        super().__init__()
+        width, self.heads, self.dropout = args.width, args.heads, args.dropout
+        norm = RootMeanSquare if args.root_mean_square else nn.LayerNorm
+        self.first, self.second = norm(width), norm(width)
+        self.sizes = [width, *[width // args.heads * (args.groups or args.heads)] * 2]
+        self.qkv, self.out = nn.Linear(width, sum(self.sizes)), nn.Linear(width, width)
+        plain = [nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)]
         self.mlp = nn.Sequential(
-            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.Dropout(dropout)
+            *([Gated(width)] if args.gated else plain), nn.Dropout(args.dropout)
         )
 
     def forward(self, x):
         q, k, v = (
-            part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
-            for part in self.qkv(self.first(x)).chunk(3, -1)
+            part.unflatten(-1, (-1, x.shape[-1] // self.heads)).transpose(1, 2)
+            for part in self.qkv(self.first(x)).split(self.sizes, -1)
         )
         seen = F.scaled_dot_product_attention(
-            q, k, v, dropout_p=self.dropout if self.training else 0.0, is_causal=True
+            q,
+            k,
+            v,
+            dropout_p=self.dropout if self.training else 0.0,
+            is_causal=True,
+            enable_gqa=k.shape[1] < self.heads,
         )
         x = x + self.out(seen.transpose(1, 2).flatten(2))
         return x + self.mlp(self.second(x))
@@ -39,9 +70,7 @@ class Decoder(nn.Module):
             nn.Embedding(args.vocabulary, args.width),
             nn.Embedding(args.length, args.width),
         )
-        self.blocks = nn.ModuleList(
-            Block(args.width, args.heads, args.dropout) for _ in range(args.layers)
-        )
+        self.blocks = nn.ModuleList(Block(args) for _ in range(args.layers))
         self.norm = nn.LayerNorm(args.width)
         self.head = nn.Linear(args.width, args.vocabulary, bias=False)
         self.head.weight = self.words.weight
@@ -58,6 +87,9 @@ def main():
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--width", type=int, default=768)
     parser.add_argument("--heads", type=int, default=12)
+    parser.add_argument("--groups", type=int, help="heads of keys and values (default: all)")
+    parser.add_argument("--gated", action="store_true")
+    parser.add_argument("--root-mean-square", action="store_true")
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--vocabulary", type=int, default=50304)
     parser.add_argument("--dropout", type=float, default=0.0)

@@ -1,0 +1,33 @@
+"""Parts that test_card.py gives to the runner."""
+
+import subprocess
+import sys
+import time
+
+from bench.card.bench import Bench
+
+
+def fails(bench: Bench) -> None:
+    bench.keep({"number": 1})
+    raise RuntimeError("no such kernel")
+
+
+def hangs(bench: Bench) -> None:
+    """With a process of its own, which writes each moment."""
+    words = "import time\nwhile True:\n  open('alive', 'a').write('x'); time.sleep(0.05)"
+    subprocess.Popen([sys.executable, "-c", words], cwd=bench.scratch)
+    bench.keep({"number": 2})
+    time.sleep(600)
+
+
+def each(bench: Bench) -> None:
+    def make(number: int) -> dict[str, int]:
+        if number == 1:
+            sys.exit("this side failed")
+        return {"number": number}
+
+    bench.each([0, 1, 2], 1, make)
+
+
+def lacks(bench: Bench) -> None:
+    import a_package_that_is_not_there  # noqa: F401 # pyright: ignore[reportMissingImports]
