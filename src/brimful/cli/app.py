@@ -352,7 +352,6 @@ def tune(
     noise_scale: Annotated[str | None, Parameter(metavar="N")] = None,
     host_policy: str = "measured",
     strict: Annotated[bool, Parameter(negative="", show_default=False)] = False,
-    compare: bool | None = None,
     page: bool = True,
     words: Words = (),
 ) -> int:
@@ -378,10 +377,6 @@ def tune(
     strict
         Refuse a number of workers that the host has no room for; without it, brimful keeps it with
         a warning.
-    compare
-        Train with the plan and with your own settings at last, by turns, to see which learns
-        sooner; a plan that learns later is not named. Without it, brimful does where --time-limit
-        leaves room.
     page
         Write report.html into the record's folder.
     """
@@ -396,7 +391,6 @@ def tune(
             noise_scale=None if noise_scale is None else whole("--noise-scale", noise_scale, 1),
             host_policy=host_policy,
             strict=strict,
-            compare=compare,
             **common.chosen(watcher),
         )
     return views.show_plan(record, common.json, page, common.details)

@@ -83,7 +83,6 @@ def show_plan(record: Record, json: bool, page: bool, full: bool = False) -> int
         budget=record.opened.budget,
         memory=record.memory,
         speed=record.speed,
-        comparison=record.comparison,
         notes=record.notes,
         # the record keeps the reports
         trial_results=[replace(trial, reports=()) for trial in record.trials],

@@ -67,12 +67,6 @@ _RANKS = {
 }
 
 
-_LATER = {
-    Objective.THROUGHPUT: "with the highest throughput",
-    Objective.LEARNING: "that were predicted to come sooner to the same loss",
-}
-
-
 @dataclass(frozen=True)
 class Headline:
     """`tone`: "good" (yes, or a plan exists), "bad" (no, or failed), "unfinished", "note" (read
@@ -151,26 +145,17 @@ def of_plan(plan: Plan, record: Record | None = None) -> Headline:
     objective = Objective.LARGEST if unknown else plan.objective
     ranks = _ranks(plan, chosen.effective, objective, record.speed if record else None)
     sentence = _named(plan, setting_text(chosen.effective), objective, ranks)
-    comparison = record.comparison if record else None
-    if comparison is not None and comparison.better == "A":
-        sentence = (
-            f"Your own settings stay, batch size {setting_text(chosen.effective)}: those "
-            f"{_LATER[plan.objective]} learn later"
-        )
     if record and (device := record.opened.device) is not None:
         here = "this CPU" if device.kind == "cpu" else device.label
         sentence += f" on {device.gpu.name if device.gpu else here}"
-    predicted = _learning_part(plan) if comparison is None else ""
-    parts = [part for part in (_speed_part(plan), predicted, _peak_part(plan, record)) if part]
+    each = (_speed_part(plan), _learning_part(plan), _peak_part(plan, record))
+    parts = [part for part in each if part]
     if parts:
         sentence += (", " if ": " in sentence else ": ") + ", ".join(parts)
     largest = record.memory.largest_batch_size if record and record.memory else None
     if objective.is_of_speed and largest is not None and largest != chosen.effective:
         sentence += f"; the largest that fits is {largest:,}"
-    if comparison is not None:
-        other = "the predicted ones" if objective is Objective.LEARNING else "the fastest"
-        sentence += f". Beside your own settings (A), {other} (B): {comparison.verdict}"
-    elif objective.is_of_speed and chosen.requested not in (None, chosen.effective):
+    if objective.is_of_speed and chosen.requested not in (None, chosen.effective):
         sentence += ". Learning was not compared (brimful compare --plan does)"
     if (
         objective is not Objective.LEARNING

@@ -25,7 +25,6 @@ from brimful.values import (
     Command,
     Comparison,
     Device,
-    Plan,
     Record,
     Setting,
     Trial,
@@ -268,33 +267,23 @@ def _own_and_planned(began: Start, named: str, options: Options) -> Ways:
     """The user's own settings, and those of the newest plan of the command, or of one `named`."""
     chosen = run_plan.choose(began.command, named, False, None, options.home)
     assert chosen.plan is not None  # `choose` raises where the one named has none
-    command = run_plan.with_places(began.command, chosen, options)
-    ways = own_and_planned(began.command, command, chosen.plan, chosen.device, began.given)
-    if ways is None:
-        raise UsageError(
-            f"the plan {chosen.name} keeps your own settings: there is nothing to compare",
-            "brimful tune found none that are clearly faster",
-            "compare two commands of your own, each in quotes",
-        )
-    return ways
-
-
-def own_and_planned(
-    command: Command, placed: Command, plan: Plan, device: Device, given: Mapping[str, Setting]
-) -> Ways | None:
-    """The user's own settings and a plan's, side by side; None where they are the same. `placed`:
-    the command with the places where the plan sets its numbers."""
+    command, plan, device = began.command, chosen.plan, chosen.device
+    placed = run_plan.with_places(command, chosen, options)
     asked = {
         row.name: row.requested
         for row in plan.settings
         if row.requested is not None and row.name not in plan.environment
-    } | dict(given)
+    } | dict(began.given)
     left_open = [name for name in commands.placeholders(command) if name not in asked]
     bare = commands.without(command, left_open) or command
     planned = run_settings.values_in_force(run_settings.settings_of(placed, plan, "", {}))
     environment, _ = run_settings.environment_of(plan, os.environ)
     if not environment and all(asked.get(name, value) == value for name, value in planned.items()):
-        return None
+        raise UsageError(
+            f"the plan {chosen.name} keeps your own settings: there is nothing to compare",
+            "brimful tune found none that are clearly faster",
+            "compare two commands of your own, each in quotes",
+        )
     # a number of --set that the script, which has no flag for it, would not take by itself
     places = {
         name: place

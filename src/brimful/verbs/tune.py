@@ -28,7 +28,7 @@ from brimful.values import (
     Source,
     SpeedEstimate,
 )
-from brimful.verbs import imaginary, tune_compared, tune_learning, tune_measured, tune_plan
+from brimful.verbs import imaginary, tune_learning, tune_measured, tune_plan
 from brimful.verbs.answers import estimate_of, sizes_of
 from brimful.verbs.devices import CardRequest
 from brimful.verbs.imaginary import CardView, view_of
@@ -54,7 +54,6 @@ def tune(
     noise_scale: float | None = None,
     host_policy: str = "measured",
     strict: bool = False,
-    compare: bool | None = None,
     settings: Mapping[str, Setting] | None = None,
     options: Options | None = None,
 ) -> Record:
@@ -62,8 +61,7 @@ def tune(
 
     `noise_scale`: of the gradient, in samples, for the objective "learning"; None: measured, or as
     a record of this command has it. `host_policy` and `strict`: `brimful.decide.loading`, for the
-    loader on this machine. `compare`: whether the plan and the user's own settings train beside
-    each other at last; None: where the time limit leaves room for it.
+    loader on this machine.
 
     Raises UsageError where the command takes no batch size or ignores it, or where the noise scale
     is not known that the objective goes by, DoesNotFit when no batch
@@ -86,12 +84,6 @@ def tune(
     if noise_scale is not None and noise_scale <= 0:
         raise UsageError(f"--noise-scale {noise_scale:g}", "it is a number of samples, above 0")
     noise = Estimate(noise_scale, Source.ASSUMED, note="given") if noise_scale else None
-    if compare and (began.device.kind == "imaginary" or not goal.is_of_speed):
-        raise UsageError(
-            "--compare, where nothing is trained for throughput or learning",
-            "it trains with the plan and with your own settings, on what is here",
-            "leave out --gpu and --objective, or leave out --compare",
-        )
     if began.device.kind == "imaginary":
         others = began.other_values(num_workers=0)
         noise = tune_learning.noise_scale(goal, noise, (), began.command, began.options.home)
@@ -113,16 +105,7 @@ def tune(
                 session.keep(_largest_so_far(view, goal, asked, stop))
         else:
             task = tune_plan.Task(began, goal, others, noise, host_policy, strict)
-            plan = tune_measured.run(session, task)
-            if goal.is_of_speed and not plan.partial:
-                tune_compared.compared(session, began, plan, compare)
-                # it may be the comparison that measured the noise scale
-                latest = next(e for e in reversed(session.entries) if isinstance(e, Plan))
-                if latest.optima is None:
-                    noise = tune_learning.noise_scale(
-                        goal, noise, session.results, began.command, began.options.home
-                    )
-                    session.keep(tune_learning.with_optima(session, latest, noise))
+            tune_measured.run(session, task)
     return session.record()
 
 

@@ -42,7 +42,6 @@ from brimful.values import (
     Limits,
     Objective,
     Outcome,
-    Plan,
     Setting,
     Trial,
     TrialKind,
@@ -67,7 +66,7 @@ SETTLED = 50
 _SMALL_MEMORY_TRIALS = 3  # on a CPU, where fastness and not size is wanted
 
 
-def run(session: Session, task: Task) -> Plan:
+def run(session: Session, task: Task) -> None:
     """Tunes `task`; estimates and plan go into the session's record. Raises DoesNotFit and the
     errors of `verbs.results`.
     """
@@ -92,9 +91,7 @@ def run(session: Session, task: Task) -> Plan:
         raise error_of(session, end.result.failure or session.results[-1])
     session.keep(end.result.speed)
     plan = plan_of(session, task, end, memory.estimate, room)
-    plan = tune_learning.with_optima(session, plan, task.noise_scale)
-    session.keep(plan)
-    return plan
+    session.keep(tune_learning.with_optima(session, plan, task.noise_scale))
 
 
 def _without_a_flag(session: Session, task: Task) -> Task:

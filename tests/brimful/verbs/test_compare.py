@@ -9,7 +9,6 @@ from brimful.show.headline import headline
 from brimful.values import Record
 from brimful.verbs.compare import Until, compare
 from brimful.verbs.session import Options
-from brimful.verbs.tune import tune
 from tests.brimful.verbs.world import Learning, World, reporting, work
 
 WORDS = ("my-train --batch-size 16", "my-train --batch-size 64")
@@ -110,9 +109,3 @@ def test_a_side_that_diverges_is_named_and_not_taken_for_one_that_learns():
 def test_an_option_that_would_be_passed_over_is_refused(words, more, says):
     with pytest.raises(UsageError, match=f"^{says}.* would change nothing here"):
         compare(words, **more)
-
-
-@pytest.mark.parametrize("more", [{"gpu": "l4"}, {"objective": "largest", "device": "cpu"}])
-def test_tune_refuses_to_compare_where_nothing_is_trained_for_throughput(more):
-    with pytest.raises(UsageError, match="--compare, where nothing is trained for throughput"):
-        work(World(), tune, ("my-train", "--batch-size", "16"), compare=True, **more)

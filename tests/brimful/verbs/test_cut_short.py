@@ -108,12 +108,6 @@ CASES = {
         asked(256),
         tune,
     ),
-    "tune here, compared": Case(
-        lambda: Learning(teaches=0.5),
-        HERE | {"compare": True},
-        (*asked(16), "--lr", "0.001"),
-        tune,
-    ),
     "compare": Case(Learning, {"device": "cpu", "until": Until(60.0)}, WORDS, compare),
     "compare, predicted": Case(World, {"gpu": "l4"}, WORDS, compare),
     "request": Case(alike, CARDS, asked(24), request),
@@ -123,7 +117,6 @@ CASES = {
 NEEDS = {
     "tune here": 4,  # the first that shows a speed
     "tune here, learning": 5,  # and one that measures the noise scale
-    "tune here, compared": 4,
     "compare": 2,  # a pair
     # what rests on whole predictions has none before its end
     "compare, predicted": 99,

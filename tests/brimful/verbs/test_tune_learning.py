@@ -2,7 +2,6 @@
 in worlds where the best size is known.
 """
 
-from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +15,7 @@ from brimful.values import Objective, Optima, Record, Source, TrialKind
 from brimful.verbs import tune_learning
 from brimful_inside.wire import OptimizerSeen
 from tests.brimful.verbs.test_predicted_speed import Clocked
-from tests.brimful.verbs.world import Learning, World, chosen, reporting, work
+from tests.brimful.verbs.world import World, chosen, reporting, work
 
 ASKED = ("my-train", "--batch-size", "256")
 
@@ -136,31 +135,6 @@ def test_an_optimizer_for_which_it_does_not_hold_is_named_in_the_first_line_and_
     record = learned(reporting(optimizers=[lion]), noise_scale=90.0)
     assert "(assumed), which does not hold for Lion" in headline(record).sentence
     assert "Lion is one of these." in render_markdown(record)
-
-
-@dataclass
-class Measuring(Learning):
-    """Long trials measure the noise scale."""
-
-    def launch(self, trial, *rest, **more):
-        result = super().launch(trial, *rest, **more)
-        return replace(result, noise_scale=80.0 if trial.stop_after_s else None)
-
-
-def test_a_comparison_after_the_search_may_be_what_measures_it():
-    record = learned(Measuring(), ("my-train", "--batch-size", "16"), objective=None, compare=True)
-    assert record.comparison is not None and optima(record).noise_scale.value == 80.0
-
-
-def test_a_size_that_was_predicted_to_learn_sooner_and_learns_later_is_not_the_plan():
-    record = learned(Learning(teaches=1.0), noise_scale=90.0, compare=True)
-    assert record.comparison is not None and record.comparison.better == "A"
-    assert chosen(record) == 256
-    row = next(row for row in record.plan.settings if row.name == "batch_size")
-    assert "was predicted to learn sooner and learns later" in row.why
-    assert "that were predicted to come sooner to the same loss learn later" in (
-        headline(record).sentence
-    )
 
 
 def test_on_an_imaginary_card_the_predicted_curve_is_asked():
