@@ -349,7 +349,6 @@ def tune(
     device: Where = "auto",
     common: Common = COMMON,
     objective: str | None = None,
-    noise_scale: Annotated[str | None, Parameter(metavar="N")] = None,
     host_policy: str = "measured",
     strict: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     page: bool = True,
@@ -362,14 +361,9 @@ def tune(
     Parameters
     ----------
     objective
-        throughput (the default: most samples a second), learning (soonest to the same loss, by the
-        gradient noise scale), largest (the largest batch size that fits) or fit (the largest up to
-        the requested one). With --gpu brimful predicts throughput. With
+        throughput (the default: most samples a second) or largest (the largest batch size that
+        fits). With --gpu brimful predicts throughput. With
         --gpu-memory, which says nothing of speed, the default is largest.
-    noise_scale
-        The gradient noise scale of this training, in samples, where you know it. Without it brimful
-        measures it in steps of several batches or ranks, or takes it from the newest record of this
-        command.
     host_policy
         How brimful limits the loader workers: measured (their bytes and those of their batches take
         at most 60 % of the free memory here) or ladder (a fixed number with under 8 GiB free, and
@@ -388,7 +382,6 @@ def tune(
             **asdict(card),
             device=device,
             objective=objective,
-            noise_scale=None if noise_scale is None else whole("--noise-scale", noise_scale, 1),
             host_policy=host_policy,
             strict=strict,
             **common.chosen(watcher),

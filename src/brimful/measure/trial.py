@@ -121,7 +121,6 @@ def config_of(trial: Trial, folder: Path, scans: Sequence[Path] = ()) -> wire.Tr
         stop_after_passes=trial.stop_after_passes,
         scans=[str(path.resolve()) for path in scans],
         audits=audits,
-        noise=trial.kind is TrialKind.NOISE,
         settings=dict(trial.settings),
         time_loader=trial.time_loader,
         find_places=trial.find_places,

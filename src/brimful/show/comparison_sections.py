@@ -9,7 +9,6 @@ from brimful.show.text import (
     Cell,
     bytes_text,
     count_text,
-    noise_text,
     seconds_text,
     speed_text,
 )
@@ -66,9 +65,8 @@ def _fact(side: Side) -> tuple[str, Cell]:
         f"{first:g}" if first == last else f"{first:g}, at the end {last:g}"
         for first, last in zip(side.first_learning_rates, side.last_learning_rates, strict=False)
     ]
-    notes = [f"learning rate {'; '.join(dict.fromkeys(rates))}"] if rates else []
-    notes += [noise_text(side.noise_scale)] if side.noise_scale else []
-    return side.name, Cell(side.command_line, note=", ".join(notes) or None)
+    note = f"learning rate {'; '.join(dict.fromkeys(rates))}" if rates else None
+    return side.name, Cell(side.command_line, note=note)
 
 
 def _row(quantity: Quantity, comparison: Comparison) -> tuple[Cell, ...]:

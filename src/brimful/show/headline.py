@@ -13,7 +13,6 @@ from brimful.show.text import (
     interval_text,
     limited_text,
     loading_text,
-    noise_text,
     not_counted_text,
     question_of,
     reason,
@@ -61,9 +60,7 @@ _RUN_TONES = {
 }
 _RANKS = {
     Objective.THROUGHPUT: "has the highest throughput within memory",
-    Objective.LEARNING: "is predicted to come soonest to the same loss within memory",
     Objective.LARGEST: "is the largest that fits",
-    Objective.FIT: "fits within memory",
 }
 
 
@@ -141,32 +138,20 @@ def of_plan(plan: Plan, record: Record | None = None) -> Headline:
     if chosen is None or chosen.effective is None:
         return Headline("note", "The plan does not choose the batch size.")
     # It is the fastest only if speed is known: not on a card with known memory and unknown rates.
-    unknown = plan.objective.is_of_speed and plan.samples_per_s is None
-    objective = Objective.LARGEST if unknown else plan.objective
+    objective = Objective.LARGEST if plan.samples_per_s is None else plan.objective
     ranks = _ranks(plan, chosen.effective, objective, record.speed if record else None)
     sentence = _named(plan, setting_text(chosen.effective), objective, ranks)
     if record and (device := record.opened.device) is not None:
         here = "this CPU" if device.kind == "cpu" else device.label
         sentence += f" on {device.gpu.name if device.gpu else here}"
-    each = (_speed_part(plan), _learning_part(plan), _peak_part(plan, record))
-    parts = [part for part in each if part]
+    parts = [part for part in (_speed_part(plan), _peak_part(plan, record)) if part]
     if parts:
         sentence += (", " if ": " in sentence else ": ") + ", ".join(parts)
     largest = record.memory.largest_batch_size if record and record.memory else None
-    if objective.is_of_speed and largest is not None and largest != chosen.effective:
+    if objective is Objective.THROUGHPUT and largest is not None and largest != chosen.effective:
         sentence += f"; the largest that fits is {largest:,}"
-    if objective.is_of_speed and chosen.requested not in (None, chosen.effective):
+    if objective is Objective.THROUGHPUT and chosen.requested not in (None, chosen.effective):
         sentence += ". Learning was not compared (brimful compare --plan does)"
-    if (
-        objective is not Objective.LEARNING
-        and plan.optima
-        and plan.optima.learning.batch_size != chosen.effective
-    ):
-        sentence += (
-            f". By a {noise_text(plan.optima.noise_scale.value)}, batch size "
-            f"{plan.optima.learning.batch_size:,} comes soonest to the same loss (predicted; "
-            "--objective learning looks for it)"
-        )
     tone = "good" if plan.verified and not plan.partial else "note"
     return Headline(tone, sentence + ("." if plan.verified else ". No trial has confirmed it."))
 
@@ -191,12 +176,10 @@ def _named(plan: Plan, size: str, objective: Objective, ranks: str) -> str:
     rate = plan.samples_per_s
     same = rate is not None and rate == plan.baseline_samples_per_s
     text = f"Batch size {size} {ranks}{' so far' if plan.partial else ''}"
-    if same and objective.is_of_speed:
+    if same and objective is Objective.THROUGHPUT:
         why = (
             "no gain was confirmed by then"
             if plan.partial
-            else "nothing that ran is predicted to come clearly sooner to the same loss"
-            if objective is Objective.LEARNING
             else "nothing that fits is predicted to be clearly faster"
             if rate is not None and rate.source is Source.PREDICTED
             else "nothing that ran was clearly faster"
@@ -452,20 +435,6 @@ def _speed_part(plan: Plan) -> str:
     if _overlap(now, before):
         return f"{text}, not clearly different from {baseline} (their intervals overlap)"
     return f"{text}, {now.value / before.value:.2f} × {baseline}"
-
-
-def _learning_part(plan: Plan) -> str:
-    """ "0.71 × the time of your own settings to that loss, by a gradient noise scale of ..."."""
-    both = plan.optima
-    if both is None or plan.objective is not Objective.LEARNING:
-        return ""
-    own, soonest, ratio = both.users_own, both.learning, ""
-    if own is not None and own.batch_size != soonest.batch_size:
-        ratio = f"{soonest.time_to_loss / own.time_to_loss:.2f} × the time of your own settings to "
-        ratio += "that loss, "
-    but = f", which does not hold for {both.misleads_for}" if both.misleads_for else ""
-    said = f"{noise_text(both.noise_scale.value)} ({both.noise_scale.source.value})"
-    return f"{ratio}by a {said}{but}"
 
 
 def _overlap(first: Estimate, other: Estimate) -> bool:

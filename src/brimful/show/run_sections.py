@@ -13,7 +13,6 @@ from brimful.show.section import (
     Figure,
     Quote,
     Section,
-    Sentences,
     Table,
     charts,
 )
@@ -25,7 +24,6 @@ from brimful.show.text import (
     environment_text,
     footnotes,
     memory_of,
-    noise_text,
     reason,
     seconds_text,
     setting_text,
@@ -252,8 +250,6 @@ def run_sections(run: Run) -> list[Section]:
     for ended in run.attempts[-1:]:
         title = f"Peaks by phase, measured in attempt {ended.number}"
         parts += phases_table(title, ended.phases) + _course(ended)
-        if ended.noise_scale is not None:
-            parts.append(Sentences("Learning", (f"{noise_text(ended.noise_scale)} (measured).",)))
     return parts
 
 

@@ -37,12 +37,10 @@ from brimful.show.text import (
     count_text,
     limited_text,
     method_text,
-    noise_text,
     seconds_text,
     setting_text,
     share_text,
     speed_cell,
-    speed_text,
     subject_of,
     when,
     worst_memory,
@@ -141,7 +139,6 @@ def _plan_sections(record: Record, plan: Plan) -> list[Section]:
         *settings_table(plan.settings),
         *_sizes(record, plan),
         *changes_table(record),
-        *_optima(plan),
     ]
 
 
@@ -153,39 +150,6 @@ def _sizes(record: Record, plan: Plan) -> list[Section]:
         if report.worst_batch
     ]
     return sizes_table(plan.sizes, record.opened.budget, planned_batch_size(record), notes[:1])
-
-
-def _optima(plan: Plan) -> list[Section]:
-    """Most samples a second, and soonest to the same loss, side by side."""
-    if plan.optima is None:
-        return []
-    both, scale = plan.optima, plan.optima.noise_scale
-    rows = tuple(
-        (
-            Cell(name),
-            Cell(count_text(best.batch_size)),
-            Cell(count_text(best.samples_per_step)),
-            Cell(speed_text(best.samples_per_s.value)),
-            Cell(seconds_text(best.samples_per_step / best.samples_per_s.value)),
-            Cell(f"{best.time_to_loss:.2f} ×"),
-            ABSENT if best.learning_rate is None else Cell(f"{best.learning_rate:.3g}"),
-            ABSENT if best.beta2 is None else Cell(f"{best.beta2:.5g}"),
-        )
-        for name, best in (
-            ("throughput", both.throughput),
-            ("learning", both.learning),
-            ("your own", both.users_own),
-        )
-        if best is not None
-    )
-    names = ("batch size", "samples in a step", "samples/s", "time / step", "time to loss", "lr")
-    columns = (Column("", whole=True), *(Column(name, right=True) for name in (*names, "β2")))
-    notes = (
-        f"Speeds are {both.throughput.samples_per_s.source.value}; times to a loss are predicted, "
-        f"by a {noise_text(scale.value)} ({scale.source.value}, {scale.note}).",
-        *both.notes,
-    )
-    return [Table("Most samples a second, and soonest to the same loss", columns, rows, notes)]
 
 
 def audit_sections(audit: Audit) -> list[Section]:

@@ -16,7 +16,6 @@ class Side:
     # in force at the first and at the last step, of each group of parameters; () where not known
     first_learning_rates: tuple[float, ...] = ()
     last_learning_rates: tuple[float, ...] = ()
-    noise_scale: float | None = None  # of the gradient, in samples; None where it is not known
     runs: int = 1
     # (samples trained on, seconds of training, smoothed loss), of its longest run, thinned
     curve: tuple[tuple[float, float, float], ...] = ()

@@ -44,7 +44,6 @@ class Execution:
     # of a trial: over its measured steps; of a run: while training
     samples_per_s: float | None = None
     loading_share: float | None = None  # of that time, waited for data
-    noise_scale: float | None = None  # of the gradient, in samples; None where it is not known
     duration_s: float  # from the start of the command to the end of its processes
     folder: str  # relative to the record
     failure: Failure | None = None
@@ -75,7 +74,6 @@ class TrialKind(StrEnum):
     MEMORY = "memory"
     SPEED = "speed"
     AUDIT = "audit"
-    NOISE = "noise"  # the gradient noise scale, at each step
 
 
 @dataclass(frozen=True)

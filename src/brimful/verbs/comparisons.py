@@ -212,7 +212,6 @@ def _of_side(
         runs[-1].samples_per_step,
         tuple(optimizers[0].first_learning_rates) if optimizers else (),
         tuple(optimizers[0].learning_rates) if optimizers else (),
-        _median([run.noise_scale for run in runs]),
         len(runs),
         _thinned(longest) if longest else (),
     )

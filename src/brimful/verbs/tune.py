@@ -9,7 +9,6 @@ from brimful.decide.loading import EVAL_TIMES, POLICIES
 from brimful.decide.memory.search_traced import NOT_FOLLOWED
 from brimful.decide.run.settings import BATCH_SIZE, EVAL_BATCH_SIZE, WORKERS
 from brimful.decide.speed.predicted import rates_of
-from brimful.decide.tune.learning import soonest, with_speeds
 from brimful.decide.tune.plan import make_plan
 from brimful.decide.tune.sizes import sizes_to_show
 from brimful.errors import CUT_SHORT, UsageError
@@ -25,10 +24,9 @@ from brimful.values import (
     PredictedSpeed,
     Record,
     Setting,
-    Source,
     SpeedEstimate,
 )
-from brimful.verbs import imaginary, tune_learning, tune_measured, tune_plan
+from brimful.verbs import imaginary, tune_measured, tune_plan
 from brimful.verbs.answers import estimate_of, sizes_of
 from brimful.verbs.devices import CardRequest
 from brimful.verbs.imaginary import CardView, view_of
@@ -51,7 +49,6 @@ def tune(
     link: str | None = None,
     device: str = "auto",
     objective: str | None = None,
-    noise_scale: float | None = None,
     host_policy: str = "measured",
     strict: bool = False,
     settings: Mapping[str, Setting] | None = None,
@@ -59,12 +56,10 @@ def tune(
 ) -> Record:
     """Finds settings for the command. Returns the record, whose `plan` is the answer.
 
-    `noise_scale`: of the gradient, in samples, for the objective "learning"; None: measured, or as
-    a record of this command has it. `host_policy` and `strict`: `brimful.decide.loading`, for the
+    `host_policy` and `strict`: `brimful.decide.loading`, for the
     loader on this machine.
 
-    Raises UsageError where the command takes no batch size or ignores it, or where the noise scale
-    is not known that the objective goes by, DoesNotFit when no batch
+    Raises UsageError where the command takes no batch size or ignores it, DoesNotFit when no batch
     size fits, and the errors of `verbs.results` when it does not train.
     """
     began = start(
@@ -81,12 +76,8 @@ def tune(
     goal = _objective(
         objective, has_clock=began.device.gpu is None or rates_of(began.device.gpu) is not None
     )
-    if noise_scale is not None and noise_scale <= 0:
-        raise UsageError(f"--noise-scale {noise_scale:g}", "it is a number of samples, above 0")
-    noise = Estimate(noise_scale, Source.ASSUMED, note="given") if noise_scale else None
     if began.device.kind == "imaginary":
         others = began.other_values(num_workers=0)
-        noise = tune_learning.noise_scale(goal, noise, (), began.command, began.options.home)
     else:
         began = replace(began, command=commands.opened(began.command, WORKERS))
         others = began.other_values((BATCH_SIZE, EVAL_BATCH_SIZE, WORKERS), num_workers=0)
@@ -99,12 +90,11 @@ def tune(
             if not takes(began.command):
                 asked = _without_a_flag(view.trials, began, noted)
             try:
-                plan = _on_imaginary(view, goal, asked, noise, noted)
-                session.keep(tune_learning.with_optima(session, plan, noise))
+                session.keep(_on_imaginary(view, goal, asked, noted))
             except CUT_SHORT as stop:
                 session.keep(_largest_so_far(view, goal, asked, stop))
         else:
-            task = tune_plan.Task(began, goal, others, noise, host_policy, strict)
+            task = tune_plan.Task(began, goal, others, host_policy, strict)
             tune_measured.run(session, task)
     return session.record()
 
@@ -127,7 +117,7 @@ def _objective(name: str | None, has_clock: bool) -> Objective:
             explanation="an objective is " + ", ".join(Objective),
             suggestion="leave it out: brimful chooses throughput wherever it knows the speed",
         )
-    if Objective(name).is_of_speed and not has_clock:
+    if Objective(name) is Objective.THROUGHPUT and not has_clock:
         raise UsageError(
             problem=f"--objective {name} on a card of which only the memory is known",
             explanation="without the card's rates brimful cannot predict speed",
@@ -153,7 +143,6 @@ def _on_imaginary(
     view: CardView,
     goal: Objective,
     asked: int | None,
-    noise: Estimate | None,
     noted: Sequence[Diagnostic] = (),
 ) -> Plan:
     """By memory and the predicted speed: the knee (or the requested size, or the largest), traced
@@ -166,7 +155,7 @@ def _on_imaginary(
     largest = estimate.largest_batch_size
     if largest is None:
         raise imaginary.nothing_fits(view, conclusion)
-    choice = _choose(view, goal, asked, largest, estimate.limited_by, noise)
+    choice = _choose(view, goal, asked, largest, estimate.limited_by)
     confirmed = _confirm(view, choice.batch_size)
     if confirmed is None and choice.batch_size != largest:
         # Memory is not monotone in the batch size.
@@ -188,7 +177,7 @@ def _on_imaginary(
             *noted,
             *imaginary.search_notes(conclusion),
             *choice.warnings,
-            *tune_plan.rate_advice(view.trials.representative(), asked, choice.batch_size, noise),
+            *tune_plan.rate_advice(view.trials.representative(), asked, choice.batch_size),
         ),
         sizes=sizes_of(view, conclusion, shown),
     )
@@ -282,18 +271,13 @@ def _choose(
     asked: int | None,
     largest: int,
     limited_by: str | None,
-    noise: Estimate | None,
 ) -> _Choice:
     """THROUGHPUT takes the predicted knee, or the requested size where no other is predicted to be
-    clearly faster, LEARNING the size that comes soonest to the same loss by the same curve, FIT the
-    requested size if it fits; LARGEST, and any other, the largest. But for FIT an epoch has the
-    batches of a step there.
+    clearly faster, LARGEST the largest. An epoch has the batches of a step there.
     """
-    if goal is Objective.FIT and asked is not None and asked <= largest:
-        return _Choice(asked, "it fits as asked")
     most = largest_with_a_step(view.trials, largest) or largest
     largest, limited_by = most, limited_by if most == largest else _BY_STEPS
-    if not goal.is_of_speed:
+    if goal is Objective.LARGEST:
         return _the_largest(view.trials, largest, limited_by)
     speed = speed_of(view, largest, largest)
     if isinstance(speed, Diagnostic):
@@ -305,12 +289,6 @@ def _choose(
             "no-clock", why, "so no speed is predicted at sizes that were not traced", ""
         )
         return _the_largest(view.trials, largest, limited_by, no_clock)
-    if goal is Objective.LEARNING and noise is not None:
-        rows = with_speeds(view.trials.session.results, speed.curve)
-        if rows:
-            why = "predicted to come soonest to the same loss, by the gradient noise scale"
-            learns = soonest(rows, noise.value).batch_size
-            return _Choice(learns, why, speed, (_predicted(speed, knee),))
     at_asked = speed_of(view, asked, largest) if asked is not None and asked <= largest else None
     rate = at_asked.samples_per_s if isinstance(at_asked, PredictedSpeed) else None
     if asked is not None and isinstance(at_asked, PredictedSpeed) and rate is not None:

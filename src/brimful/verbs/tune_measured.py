@@ -47,7 +47,6 @@ from brimful.values import (
     TrialKind,
     TrialResult,
 )
-from brimful.verbs import tune_learning
 from brimful.verbs.devices import host_of, require_that_card
 from brimful.verbs.locate import locate
 from brimful.verbs.results import (
@@ -82,7 +81,7 @@ def run(session: Session, task: Task) -> None:
         raise ignores_the_batch_size(task.start.command)
     if memory.largest is None:
         raise stop or _nothing_fits(session, task)
-    task = _with_workers(session, tune_learning.with_noise_scale(session, task))
+    task = _with_workers(session, task)
     room = _room(session, task, memory.largest)
     if task.strict:
         refuse(room.warnings)
@@ -90,8 +89,7 @@ def run(session: Session, task: Task) -> None:
     if end.result.chosen is None:
         raise error_of(session, end.result.failure or session.results[-1])
     session.keep(end.result.speed)
-    plan = plan_of(session, task, end, memory.estimate, room)
-    session.keep(tune_learning.with_optima(session, plan, task.noise_scale))
+    session.keep(plan_of(session, task, end, memory.estimate, room))
 
 
 def _without_a_flag(session: Session, task: Task) -> Task:
@@ -300,9 +298,6 @@ def _problem(
         environments=(ALLOCATOR,) if task.on_cpu and _may_set_malloc(task.start.command) else (),
         worker_counts=_worker_counts(session, task, room, machine.cores if machine else 1),
         objective=task.objective,
-        noise_scale=task.noise_scale.value
-        if task.noise_scale and task.objective is Objective.LEARNING
-        else None,
         limited_by=name if upper is not None and upper <= largest else memory.estimate.limited_by,
         is_uneven=lambda: not task.on_cpu and any(map(are_uneven, session.results)),
     )
@@ -360,7 +355,8 @@ def _search_speed(
         run_search(search.steps(), run)
         return SearchEnd(search.result())
     except CUT_SHORT as stop:
-        if not (task.on_cpu and task.objective.is_of_speed):  # whose trials of memory are slower
+        # a CPU's trials of memory are slower
+        if not task.on_cpu or task.objective is Objective.LARGEST:
             search.learn(result for result in session.results if trained(result))
         if search.result().chosen is None:
             raise

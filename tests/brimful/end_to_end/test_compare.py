@@ -129,36 +129,6 @@ def test_runs_end_by_the_clock_and_evaluate_all_that_they_have(folder: Path):
     assert [w["code"] for w in result.json["warnings"]].count("one-pair") == 1
 
 
-ACCUMULATES = LEARNS.replace(
-    "optimizer.step()\n        optimizer.zero_grad()",
-    "step += 1\n        if step % 4 == 0:\n            optimizer.step()\n"
-    "            optimizer.zero_grad()",
-).replace("for epoch in", "step = 0\nfor epoch in")
-
-
-def test_a_script_that_accumulates_shows_its_gradient_noise_scale(folder: Path):
-    """Under compare, where to the end a run ends as the script does, and under run."""
-    (folder / "train.py").write_text(ACCUMULATES)
-    words = ("--sleep", 0, "--epochs", 30, "--lr", 0.001)
-    result = compared(
-        folder,
-        *("--to-end", "--pairs", 1, "--json", "--"),
-        *(command(*words), command("--batch-size", 1, *words)),
-    )
-    assert [trial.samples_per_step for trial in result.record.trials] == [32, 4]
-    assert [trial.reports[0].steps for trial in result.record.trials] == [240, 1920]
-    assert not (folder / "checkpoint.pt").exists()
-    scales = [side["noise_scale"] for side in result.json["sides"]]
-    assert all(scale is not None and 0 < scale < 1000 for scale in scales), scales
-    [attempt] = brimful(
-        folder,
-        *("run", "--plan", "none", "--", sys.executable, "train.py", *words),
-        home=folder / "home",
-        code=0,
-    ).record.run.attempts
-    assert attempt.noise_scale is not None and attempt.reports[0].noise_steps > 5
-
-
 def test_of_other_data_no_loss_is_compared(folder: Path):
     assert "learning was not compared: A trains on 256 samples and B on 128" in " ".join(
         compared(

@@ -211,18 +211,6 @@ def tune_on_cpu() -> Record:
 
 
 @cache
-def tune_learning() -> Record:
-    return made(
-        tune,
-        World(accumulated=2, noise_scale=230.0),
-        ("my-train", "--batch-size", "256"),
-        device="cpu",
-        budget="1GiB",
-        objective="learning",
-    )
-
-
-@cache
 def compared() -> Record:
     words = ("my-train --batch-size 16", "my-train --batch-size 64")
     return made(compare, Learning(), words, budget=None, device="cpu", until=Until(60.0))
@@ -466,7 +454,6 @@ ALL: dict[str, Callable[[], Record]] = {
     "doctor-host-policy": doctor_record,
     "tune-cpu": tune_on_cpu,
     "tune-card": tune_on_card,
-    "tune-learning": tune_learning,
     "tune-out-of-memory": tune_out_of_memory,
     "tune-interrupted": tune_interrupted,
     "tune-fits-nothing": tune_fits_nothing,

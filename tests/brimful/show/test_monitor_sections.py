@@ -83,7 +83,6 @@ def on_cards() -> Status:
         device=Device("accelerator", "cuda:2"),
         beat=replace(status.beat, reserved_bytes=17 * GIB, ranks=2, loss_rank=0),
         cards=cards(),
-        noise_scale=1234.0,
         silent_s=45.0,
         expected_peak_bytes=peak,
         expected_samples_per_s=rate,

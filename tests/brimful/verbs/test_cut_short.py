@@ -102,12 +102,6 @@ CASES = {
     "tune, uneven": Case(lambda: Uneven(dataset=None), SMALL, COMMAND, tune),
     "tune here, largest": Case(World, HERE | {"objective": "largest"}, COMMAND, tune),
     "tune here": Case(World, HERE, asked(24), tune),
-    "tune here, learning": Case(
-        lambda: Learning(accumulated=2, noise_scale=100.0),
-        HERE | {"objective": "learning"},
-        asked(256),
-        tune,
-    ),
     "compare": Case(Learning, {"device": "cpu", "until": Until(60.0)}, WORDS, compare),
     "compare, predicted": Case(World, {"gpu": "l4"}, WORDS, compare),
     "request": Case(alike, CARDS, asked(24), request),
@@ -116,7 +110,6 @@ CASES = {
 # So many trials are needed before something can be said, where it is not one.
 NEEDS = {
     "tune here": 4,  # the first that shows a speed
-    "tune here, learning": 5,  # and one that measures the noise scale
     "compare": 2,  # a pair
     # what rests on whole predictions has none before its end
     "compare, predicted": 99,

@@ -96,7 +96,6 @@ def test_the_environments_that_a_script_plays_in_are_named_beside_its_speed():
     ("world", "argv", "objective", "size"),
     [
         (Clocked(dataset=300), COMMAND, "largest", 300),
-        (Clocked(), ("my-train", "--batch-size", "37"), "fit", 37),
     ],
 )
 def test_the_largest_and_the_size_asked_for_can_still_be_had(world, argv, objective, size):

@@ -70,21 +70,18 @@ def check(world: World, record: Record, budget: int, most: int | None) -> None:
     "600MiB",
     None,
     False,
-    None,
 )
 @given(
     WORLDS,
     st.sampled_from(["600MiB", "1GiB"]),
     st.one_of(st.none(), st.integers(1, 500)),
     st.booleans(),
-    st.one_of(st.none(), st.floats(0.5, 1e5)),
 )
-def test_on_a_cpu_what_is_named_was_run_and_obeys_every_limit(world, budget, most, asks, noise):
+def test_on_a_cpu_what_is_named_was_run_and_obeys_every_limit(world, budget, most, asks):
     argv = ("my-train", "--batch-size", "24") if asks else COMMAND
     bytes_ = {"600MiB": 600 * MIB, "1GiB": GIB}[budget]
     try:
-        learning = {"objective": "learning", "noise_scale": noise} if noise else {}
-        record = work(world, tune, argv, most, budget, device="cpu", **learning)
+        record = work(world, tune, argv, most, budget, device="cpu")
     except DoesNotFit:
         assert world.peak(1) > bytes_
         return

@@ -4,13 +4,12 @@ sentences that say why.
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from brimful.decide.loaders_seen import main_loader
 from brimful.decide.speed.turns import Gain, gain
-from brimful.decide.tune.learning import at_its_pace
 from brimful.outcomes import OUT_OF_MEMORY
 from brimful.units import counted, format_bytes
 from brimful.values import Objective, Outcome, Setting, SpeedEstimate, TrialResult
@@ -51,18 +50,10 @@ class Candidate:
 
 
 class Runs:
-    """Runs by their settings. `ceiling` is the largest size that may still fit. With a
-    `noise_scale` they are ranked by how soon they come to the same loss.
-    """
+    """Runs by their settings. `ceiling` is the largest size that may still fit."""
 
-    def __init__(
-        self,
-        ceiling: int,
-        fits: Callable[[TrialResult], bool],
-        noise_scale: float | None = None,
-    ) -> None:
+    def __init__(self, ceiling: int, fits: Callable[[TrialResult], bool]) -> None:
         self.ceiling = ceiling
-        self._noise_scale = noise_scale
         self.samples: list[TrialResult] = []  # every one, in order
         self.dead: set[Candidate] = (
             set()
@@ -109,14 +100,8 @@ class Runs:
         return list(self._fitting)
 
     def rates(self, candidate: Candidate) -> tuple[float, ...]:
-        """Samples per second of the runs that have one, as they are ranked."""
-        return tuple(
-            run.samples_per_s for run in self.ranked(self.at(candidate)) if run.samples_per_s
-        )
-
-    def ranked(self, runs: Iterable[TrialResult]) -> list[TrialResult]:
-        """With what they are ranked by for their speed."""
-        return [at_its_pace(run, self._noise_scale) for run in runs]
+        """Samples per second of the runs that have one."""
+        return tuple(run.samples_per_s for run in self.at(candidate) if run.samples_per_s)
 
     def middles(self, others: OtherSettings) -> dict[int, float]:
         """The median rate of each size with these other settings that has one."""
@@ -129,7 +114,7 @@ class Runs:
 
     def gain(self, candidate: Candidate, other: Candidate) -> Gain | None:
         """By how much the candidate is better, by the runs of these two alone."""
-        return gain(self.ranked(self.at(candidate)), self.ranked(self.at(other)))
+        return gain(self.at(candidate), self.at(other))
 
 
 @dataclass(frozen=True)
@@ -152,7 +137,6 @@ class SpeedProblem:
     environments: tuple[Mapping[str, str], ...] = ()  # to try against none
     worker_counts: tuple[int, ...] = ()  # to try for an open {num_workers}
     objective: Objective = Objective.THROUGHPUT
-    noise_scale: float | None = None  # of the gradient, in samples: what LEARNING goes by
     max_trials: int = MAX_TRIALS
     # what set the largest size: "dataset", "max_batch_size" or "budget"
     limited_by: str | None = None
@@ -168,7 +152,7 @@ class SpeedProblem:
     @property
     def expected_trials(self) -> int:
         """About how many trials the search takes, for the display."""
-        if not self.objective.is_of_speed:
+        if self.objective is Objective.LARGEST:
             return 1
         # of the first round, and between them
         sizes = math.ceil(math.log(self.largest_batch_size + 1, FACTOR)) + 2
@@ -189,8 +173,7 @@ class SearchResult:
     chosen_runs: tuple[TrialResult, ...]  # what was chosen
     # the user's own settings; () where they were not given or did not fit
     own_runs: tuple[TrialResult, ...]
-    # of the choice over the user's own settings, in samples a second whatever ranks them; None
-    # where it is these, or nothing is known
+    # of the choice over the user's own settings; None where it is these, or nothing is known
     gain: Gain | None
     failure: TrialResult | None = None
     verified: TrialResult | None = None  # the choice, with batches of its own order
@@ -238,22 +221,18 @@ def verified_text(run: TrialResult) -> str:
     return f"verified with {count} of its own order{needs}"
 
 
-def gain_text(gain: Gain, objective: Objective) -> str:
+def gain_text(gain: Gain) -> str:
     """ "+12% samples/s [+4%, +21%], 2 turns side by side"."""
-    of = "samples/s" if objective is not Objective.LEARNING else "speed to the same loss"
-    return f"{gain.middle:+.0%} {of} [{gain.low:+.0%}, {gain.high:+.0%}], {turns_text(gain)}"
+    interval = f"[{gain.low:+.0%}, {gain.high:+.0%}]"
+    return f"{gain.middle:+.0%} samples/s {interval}, {turns_text(gain)}"
 
 
-def better_word(objective: Objective) -> str:
-    return "faster" if objective is not Objective.LEARNING else "sooner at the same loss"
-
-
-def unclear_text(candidate: Candidate, gain: Gain, objective: Objective) -> str:
-    """Why a candidate that looked better than the user's own is not named."""
-    was = f"was not clearly {better_word(objective)} beside it"
+def unclear_text(candidate: Candidate, gain: Gain) -> str:
+    """Why a candidate that looked faster than the user's own is not named."""
+    was = "was not clearly faster beside it"
     if gain.low > 0 and gain.loaded and gain.turns == 1:
-        was = f"was {better_word(objective)} beside it, in one turn while others used the machine"
-    return f"{candidate_text(candidate)} {was}: {gain_text(gain, objective)}"
+        was = "was faster beside it, in one turn while others used the machine"
+    return f"{candidate_text(candidate)} {was}: {gain_text(gain)}"
 
 
 def turns_text(gain: Gain) -> str:

@@ -27,7 +27,6 @@ from brimful.decide.tune.problem import (
     SearchResult,
     SpeedProblem,
     Top,
-    better_word,
     gain_text,
     top_sentence,
     unclear_text,
@@ -60,7 +59,7 @@ class Search:
 
     def __init__(self, problem: SpeedProblem) -> None:
         self.problem = problem
-        self.runs = Runs(problem.largest_batch_size, problem.fits, problem.noise_scale)
+        self.runs = Runs(problem.largest_batch_size, problem.fits)
         self._home = OtherSettings(tuple(problem.settings.items()))  # the user's own
         self._own = (
             Candidate(self._home, problem.requested) if problem.requested is not None else None
@@ -79,7 +78,7 @@ class Search:
 
     def steps(self) -> _Steps:
         parts = (self._fastest, self._against_own, self._confirm)
-        if not self.problem.objective.is_of_speed:
+        if self.problem.objective is Objective.LARGEST:
             parts = (self._settle,)
         for part in (*parts, self._verify):
             try:
@@ -144,11 +143,8 @@ class Search:
             raise _Stop(sample)
 
     def _settle(self) -> _Steps:
-        """LARGEST and FIT: one size, smaller and smaller until it fits."""
-        problem = self.problem
+        """LARGEST: one size, smaller and smaller until it fits."""
         size = self.runs.ceiling
-        if problem.objective is Objective.FIT and problem.requested is not None:
-            size = max(1, min(size, problem.requested))
         while True:
             before = self.runs.ceiling
             yield from self._ask(self._at(size), see_eval=True)
@@ -171,7 +167,9 @@ class Search:
             and users_own is not None
             and self.runs.rates(users_own)
         ):
-            gain = self.runs.gain(candidate, users_own) if problem.objective.is_of_speed else None
+            gain = None
+            if problem.objective is Objective.THROUGHPUT:
+                gain = self.runs.gain(candidate, users_own)
             if gain is not None and not gain.is_clear:
                 self._refuted.setdefault(candidate, gain)
                 candidate, why = users_own, self._kept()
@@ -187,19 +185,15 @@ class Search:
         faster."""
         problem, users_own = self.problem, self._own
         others = self._others if self.runs.fitting(self._others) else self._home
-        choice = choose(
-            problem.objective, self.runs.ranked(self.runs.fitting(others)), problem.requested
-        )
+        choice = choose(problem.objective, self.runs.fitting(others))
         if choice is None:
             return None, ""
         best_ran, why = Candidate(others, choice[0]), choice[1]
-        better = better_word(problem.objective)
-        faster = (
-            f"among the sizes that ran best, and clearly {better} than your own settings beside it"
-        )
+        faster = "one of the sizes that ran best, clearly faster than your own settings beside it"
         if self._settled is not None and self.runs.rates(self._settled):
             return self._settled, why if self._settled == best_ran else faster
-        if not problem.objective.is_of_speed or users_own is None or not self.runs.rates(users_own):
+        largest = problem.objective is Objective.LARGEST
+        if largest or users_own is None or not self.runs.rates(users_own):
             return best_ran, why
         middles = {
             size: rate
@@ -227,11 +221,9 @@ class Search:
             faster = [(c, gain) for c, gain in gains if gain and gain.middle > TOLERANCE]
             unclear = dict(sorted(faster, key=lambda pair: -pair[1].middle)[:1])
         if not unclear:
-            better = better_word(self.problem.objective)
-            return f"your own: nothing that was run is more than {TOLERANCE:.0%} {better}"
+            return f"your own: nothing that was run is more than {TOLERANCE:.0%} faster"
         return "your own: " + "; ".join(
-            unclear_text(candidate, gain, self.problem.objective)
-            for candidate, gain in unclear.items()
+            unclear_text(candidate, gain) for candidate, gain in unclear.items()
         )
 
     # --- the candidates that are compared ---
@@ -263,9 +255,7 @@ class Search:
                 gain = self.runs.gain(other, present)
                 self._why.setdefault(
                     "num_workers",
-                    f"{count} brought {gain_text(gain, Objective.THROUGHPUT)}"
-                    if gain
-                    else f"{count} did not run",
+                    f"{count} brought {gain_text(gain)}" if gain else f"{count} did not run",
                 )
 
     def _adopt(
@@ -281,7 +271,7 @@ class Search:
             return False
         self._others = other
         together = "together " if len(names) > 1 else ""
-        self._why |= dict.fromkeys(names, together + gain_text(gain, Objective.THROUGHPUT))
+        self._why |= dict.fromkeys(names, together + gain_text(gain))
         return True
 
     def _by_turns(
@@ -369,7 +359,7 @@ class Search:
         if middle is not None:
             yield from self._first(middle)
         for _ in range(2):
-            speed = speed_estimate(self.runs.ranked(self.runs.fitting(self._others)))
+            speed = speed_estimate(self.runs.fitting(self._others))
             knee = speed.knee_batch_size
             middle = _middle(
                 max(
@@ -393,7 +383,7 @@ class Search:
         sizes = sorted(middles, key=lambda size: -middles[size])
         for _ in range(TURNS - 1):
             middles = self.runs.middles(self._others)
-            speed = speed_estimate(self.runs.ranked(self.runs.fitting(self._others)))
+            speed = speed_estimate(self.runs.fitting(self._others))
             named = speed.knee_batch_size
             if named is None:
                 return
