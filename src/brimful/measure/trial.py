@@ -69,7 +69,7 @@ def run_trial(
     config = config_of(trial, folder.resolve(), scans)
     config_path = write_config(config, _KEPT)
     # a trial leaves no trace; caches that are there are still read
-    added = {**trial.command.environment, **trial.environment, "PYTHONDONTWRITEBYTECODE": "1"}
+    added = {**trial.command.environment, "PYTHONDONTWRITEBYTECODE": "1"}
     variables = {**environment_with_probe(trial.device, added, config_path), **of_launcher}
     start = None
     if imports is not None and trial.device.kind == "imaginary":

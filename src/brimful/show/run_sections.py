@@ -155,7 +155,7 @@ def trial_sections(record: Record) -> list[Section]:
     rows, notes = [], []
     for number, result in enumerate(record.trials, 1):
         rows.append(_trial_row(number, result, memory, kind))
-        texts = (reason(result), *result.notes, _with(result.trial.environment))
+        texts = (reason(result), *result.notes)
         notes += [(number, text) for text in texts if text not in said]
     names = (
         "#",

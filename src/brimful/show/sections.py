@@ -230,7 +230,6 @@ def changes_table(record: Record) -> list[Section]:
         or plan.baseline_samples_per_s in (None, plan.samples_per_s)
     ):
         return []
-    settings = [s for s in plan.settings if s.name not in plan.environment]
     rows = [
         (
             Cell(s.name.replace("_", " ")),
@@ -238,7 +237,7 @@ def changes_table(record: Record) -> list[Section]:
             Cell(setting_text(s.effective)),
             Cell(""),
         )
-        for s in settings
+        for s in plan.settings
         if s.name == "batch_size" or s.requested not in (None, s.effective)
     ]
     before, after = plan.baseline_samples_per_s, plan.samples_per_s
@@ -248,10 +247,10 @@ def changes_table(record: Record) -> list[Section]:
         else _ratio(before.value, after.value)
     )
     rows.append((Cell("speed"), speed_cell(before), speed_cell(after), change))
-    users_own = {s.name: s.requested for s in settings if s.requested is not None}
-    planned = {s.name: s.effective for s in settings}
+    users_own = {s.name: s.requested for s in plan.settings if s.requested is not None}
+    planned = {s.name: s.effective for s in plan.settings}
     timed, memory = (
-        (_ran(record, users_own, {}, kind), _ran(record, planned, plan.environment, kind))
+        (_ran(record, users_own, kind), _ran(record, planned, kind))
         for kind in (TrialKind.SPEED, TrialKind.MEMORY)
     )
     old, new = (runs[-1] if runs else None for runs in (memory if all(memory) else timed))
@@ -261,10 +260,7 @@ def changes_table(record: Record) -> list[Section]:
 
 
 def _ran(
-    record: Record,
-    settings: Mapping[str, Setting | None],
-    environment: dict[str, str],
-    kind: TrialKind,
+    record: Record, settings: Mapping[str, Setting | None], kind: TrialKind
 ) -> list[TrialResult]:
     """The trials of these settings, as far as a trial has them; none where the batch size is not
     among them.
@@ -275,7 +271,6 @@ def _ran(
         result
         for result in completed
         if result.trial.kind is kind
-        and result.trial.environment == environment
         and "batch_size" in result.trial.settings.keys() & settings.keys()
         and all(settings.get(name, v) == v for name, v in result.trial.settings.items())
     ]

@@ -104,7 +104,6 @@ class Plan:
 
     objective: Objective
     settings: tuple[EffectiveSetting, ...]
-    environment: dict[str, str]
     command_line: str  # to paste, environment included
     verified: bool  # these settings were run in a trial that fitted
     trials: int

@@ -84,8 +84,6 @@ class Trial:
     settings: dict[str, Setting]
     device: Device
     kind: TrialKind
-    # a setting that lives in the environment (malloc)
-    environment: dict[str, str] = field(default_factory=dict)
     steps: int = 3
     warmup_steps: int = 1
     see_eval: bool = True

@@ -9,7 +9,7 @@ import shlex
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from brimful import command as commands
@@ -76,12 +76,11 @@ class Way:
     settings: dict[str, Setting]
     device: Device
     folder: str | None = None
-    environment: dict[str, str] = field(default_factory=dict)
 
     @property
     def line(self) -> str:
         """To paste."""
-        return command_line(self.command, self.settings, self.environment, with_sets=True)
+        return command_line(self.command, self.settings, with_sets=True)
 
     def seeded(self) -> tuple["Way", int | None]:
         """With a place for the seed of its command, and the first one; None where it takes none."""
@@ -269,16 +268,13 @@ def _own_and_planned(began: Start, named: str, options: Options) -> Ways:
     assert chosen.plan is not None  # `choose` raises where the one named has none
     command, plan, device = began.command, chosen.plan, chosen.device
     placed = run_plan.with_places(command, chosen, options)
-    asked = {
-        row.name: row.requested
-        for row in plan.settings
-        if row.requested is not None and row.name not in plan.environment
-    } | dict(began.given)
+    asked = {row.name: row.requested for row in plan.settings if row.requested is not None} | dict(
+        began.given
+    )
     left_open = [name for name in commands.placeholders(command) if name not in asked]
     bare = commands.without(command, left_open) or command
     planned = run_settings.values_in_force(run_settings.settings_of(placed, plan, "", {}))
-    environment, _ = run_settings.environment_of(plan, os.environ)
-    if not environment and all(asked.get(name, value) == value for name, value in planned.items()):
+    if all(asked.get(name, value) == value for name, value in planned.items()):
         raise UsageError(
             f"the plan {chosen.name} keeps your own settings: there is nothing to compare",
             "brimful tune found none that are clearly faster",
@@ -293,7 +289,7 @@ def _own_and_planned(began: Start, named: str, options: Options) -> Ways:
     taken = [name for name in (*commands.placeholders(bare), *places) if name in asked]
     return (
         Way(replace(bare, places=places), {name: asked[name] for name in taken}, device),
-        Way(placed, planned, device, environment=environment),
+        Way(placed, planned, device),
     )
 
 
@@ -390,7 +386,6 @@ def _trial(way: Way, until: Until, seed: int | None, evaluates: bool) -> Trial:
         way.settings if seed is None else {**way.settings, _SEED: seed},
         way.device,
         TrialKind.SPEED,
-        way.environment,
         steps=NO_LIMIT,
         see_eval=evaluates and until.samples is not None,
         time_limit_s=float(NO_LIMIT) if seconds is None else _START_S + 2 * seconds,

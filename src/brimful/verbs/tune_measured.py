@@ -5,9 +5,6 @@ On a CPU memory and time have trials of their own, for what makes resident memor
 slower.
 """
 
-import os
-import platform
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -32,7 +29,7 @@ from brimful.decide.memory.search_measured import (
 )
 from brimful.decide.run.settings import BATCH_SIZE, EVAL_BATCH_SIZE, WORKERS
 from brimful.decide.tune.objective import fits_budget, peak_bytes
-from brimful.decide.tune.problem import ALLOCATOR, Request, SpeedProblem
+from brimful.decide.tune.problem import Request, SpeedProblem
 from brimful.decide.tune.search import Search
 from brimful.errors import CUT_SHORT, BrimfulError, DoesNotFit, TimeIsUp, TrialFailed
 from brimful.outcomes import OUT_OF_MEMORY
@@ -295,7 +292,6 @@ def _problem(
         fits=lambda trial_result: fits_budget(trial_result, task.start.budget),
         settings=task.settings,
         requested=task.start.asked,
-        environments=(ALLOCATOR,) if task.on_cpu and _may_set_malloc(task.start.command) else (),
         worker_counts=_worker_counts(session, task, room, machine.cores if machine else 1),
         objective=task.objective,
         limited_by=name if upper is not None and upper <= largest else memory.estimate.limited_by,
@@ -318,16 +314,6 @@ def _worker_counts(session: Session, task: Task, room: LoaderPlan, cores: int) -
     return tuple(count for count in counts if count not in (0, workers))
 
 
-def _may_set_malloc(command: Command) -> bool:
-    """Whether glibc's malloc is there and the user has not configured it."""
-    environment = {**os.environ, **command.environment}
-    if "malloc" in environment.get("LD_PRELOAD", "") or not environment.keys().isdisjoint(
-        ALLOCATOR
-    ):
-        return False
-    return sys.platform == "linux" and platform.libc_ver()[0] == "glibc"
-
-
 def _search_speed(
     session: Session, task: Task, problem: SpeedProblem, stop: BaseException | None
 ) -> SearchEnd:
@@ -342,7 +328,6 @@ def _search_speed(
             session,
             TrialKind.SPEED,
             request.settings,
-            environment=dict(request.environment),
             see_eval=request.see_eval,
         )
         if request.verifies:

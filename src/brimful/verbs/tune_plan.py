@@ -164,7 +164,6 @@ def plan_of(
         _why(task, result, replace(room, warnings=warnings)),
         ({BATCH_SIZE: asked} if asked else {}) | dict(task.defaults),
         verified=fits_budget(confirmed, budget),
-        environment=result.environment,
         peak_bytes=Estimate(peak, Source.MEASURED, note=f"{budget.memory} memory{evaluated}")
         if peak
         else None,

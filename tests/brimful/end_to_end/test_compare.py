@@ -168,7 +168,7 @@ def test_a_plan_is_compared_with_the_users_own_settings(folder: Path):
     words = ("--", sys.executable, "train.py", "--batch-size", "8", "--sleep", "0.01")
     options = ("--objective", "largest", "--max-batch-size", 64)
     # An opinion on malloc in the environment: tune spares four trials of it.
-    brimful(folder, "tune", *options, *words, home=home, code=0, MALLOC_TOP_PAD_="131072")
+    brimful(folder, "tune", *options, *words, home=home, code=0)
     result = compared(folder, "--plan", "--samples", 600, "--pairs", 1, "--json", *words, home=home)
     own, planned = (side["settings"].get("batch_size") for side in result.json["sides"])
     assert own in (None, 8)

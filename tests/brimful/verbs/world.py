@@ -212,7 +212,6 @@ class World:
             optimizers=[optimizer],
             loaders=[loader],
             peak_unphased=peak,
-            noise_steps=trial.steps if trial.kind is TrialKind.NOISE else 0,
             trace_file="trace-0.jsonl" if trial.device.kind == "imaginary" else None,
         )
 

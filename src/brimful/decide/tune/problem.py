@@ -14,39 +14,25 @@ from brimful.outcomes import OUT_OF_MEMORY
 from brimful.units import counted, format_bytes
 from brimful.values import Objective, Outcome, Setting, SpeedEstimate, TrialResult
 
-# glibc maps every tensor over 32 MiB anew and gives it back when it dies, and the kernel clears
-# each page of it: on a CPU that costs more than the batch size does. With these (mallopt(3)) memory
-# is kept and reused.
-ALLOCATOR = {
-    "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TOP_PAD_": str(256 * 1024**2),
-    "MALLOC_TRIM_THRESHOLD_": "100000000000",
-}
-
 MAX_TRIALS = 24
 FACTOR = 4  # between the sizes of the first round
 # no other size can do better, unless one has done already
 HOPELESS = Outcome.PROBE_NOT_LOADED, Outcome.UNSUPPORTED
 
 
-@dataclass(frozen=True)
-class OtherSettings:
-    """All that a run has besides its batch size."""
-
-    settings: tuple[tuple[str, Setting], ...] = ()
-    environment: tuple[tuple[str, str], ...] = ()
+Others = tuple[tuple[str, Setting], ...]  # all settings of a run besides its batch size
 
 
 @dataclass(frozen=True)
 class Candidate:
     """Settings that may be chosen, all of them."""
 
-    others: OtherSettings
+    others: Others
     size: int
 
     @property
     def settings(self) -> dict[str, Setting]:
-        return {"batch_size": self.size} | dict(self.others.settings)
+        return {"batch_size": self.size} | dict(self.others)
 
 
 class Runs:
@@ -82,7 +68,7 @@ class Runs:
     def usable(self, candidate: Candidate) -> bool:
         return 1 <= candidate.size <= self.ceiling and candidate not in self.dead
 
-    def fitting(self, others: OtherSettings | None = None) -> list[TrialResult]:
+    def fitting(self, others: Others | None = None) -> list[TrialResult]:
         """Runs that ended within the budget, with one set of other settings or with all."""
         return [
             run
@@ -103,7 +89,7 @@ class Runs:
         """Samples per second of the runs that have one."""
         return tuple(run.samples_per_s for run in self.at(candidate) if run.samples_per_s)
 
-    def middles(self, others: OtherSettings) -> dict[int, float]:
+    def middles(self, others: Others) -> dict[int, float]:
         """The median rate of each size with these other settings that has one."""
         candidates = [candidate for candidate in self._fitting if candidate.others == others]
         return {
@@ -122,7 +108,6 @@ class Request:
     """The next trial to run."""
 
     settings: dict[str, Setting]
-    environment: dict[str, str]
     see_eval: bool = False  # it may be the one that confirms the plan
     verifies: bool = False  # with the loader's own batches, for as long as reserved memory rises
 
@@ -134,7 +119,6 @@ class SpeedProblem:
     # besides the batch size, with values that are in force
     settings: Mapping[str, Setting] = field(default_factory=dict)
     requested: int | None = None  # the user's own batch size
-    environments: tuple[Mapping[str, str], ...] = ()  # to try against none
     worker_counts: tuple[int, ...] = ()  # to try for an open {num_workers}
     objective: Objective = Objective.THROUGHPUT
     max_trials: int = MAX_TRIALS
@@ -156,8 +140,8 @@ class SpeedProblem:
             return 1
         # of the first round, and between them
         sizes = math.ceil(math.log(self.largest_batch_size + 1, FACTOR)) + 2
-        pairs = len(self.environments) + len(self.worker_counts)
-        return min(self.max_trials, min(6, sizes) + pairs + (3 if self.requested else 1))
+        counts = len(self.worker_counts)
+        return min(self.max_trials, min(6, sizes) + counts + (3 if self.requested else 1))
 
 
 @dataclass(frozen=True)
@@ -167,7 +151,6 @@ class SearchResult:
     """
 
     chosen: dict[str, Setting] | None
-    environment: dict[str, str]
     why: dict[str, str]  # by setting
     speed: SpeedEstimate  # at all sizes, with the chosen other settings
     chosen_runs: tuple[TrialResult, ...]  # what was chosen
@@ -241,9 +224,7 @@ def turns_text(gain: Gain) -> str:
 
 
 def candidate_text(candidate: Candidate) -> str:
-    """ "batch size 128 with MALLOC_MMAP_MAX_"."""
-    names = [
-        f"{name} {value}" for name, value in candidate.others.settings if name == "num_workers"
-    ]
-    more = [*names, *(name for name, _ in candidate.others.environment)]
-    return f"batch size {candidate.size:,}" + (f" with {', '.join(more)}" if more else "")
+    """ "batch size 128 with num_workers 2"."""
+    workers = dict(candidate.others).get("num_workers")
+    more = "" if workers is None else f" with num_workers {workers}"
+    return f"batch size {candidate.size:,}{more}"

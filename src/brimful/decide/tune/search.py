@@ -1,16 +1,16 @@
 """The search for settings on a device that has a clock: a generator of trials to run, without
 running any.
 
-In order: the user's own settings; other ways to run them (the host allocator's environment, loader
-workers); batch sizes four times apart, then between the best of them; those that may still be the
-best again, fewer each time; and last the choice and the user's own settings by turns. It is named
-only if it is clearly faster there. A comparison of two goes on, by turns, while a decision hangs on
-it. Only out of memory, or a peak over the budget, makes the search go smaller; sizes at which the
-command crashes or takes too long are left out.
+In order: the user's own settings; other numbers of loader workers; batch sizes four times apart,
+then between the best of them; those that may still be the best again, fewer each time; and last the
+choice and the user's own settings by turns. It is named only if it is clearly faster there. A
+comparison of two goes on, by turns, while a decision hangs on it. Only out of memory, or a peak
+over the budget, makes the search go smaller; sizes at which the command crashes or takes too long
+are left out.
 """
 
 import math
-from collections.abc import Callable, Collection, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import replace
 
 from brimful.decide.speed.measured import TOLERANCE, speed_estimate
@@ -21,7 +21,7 @@ from brimful.decide.tune.problem import (
     HOPELESS,
     MAX_TRIALS,
     Candidate,
-    OtherSettings,
+    Others,
     Request,
     Runs,
     SearchResult,
@@ -60,7 +60,7 @@ class Search:
     def __init__(self, problem: SpeedProblem) -> None:
         self.problem = problem
         self.runs = Runs(problem.largest_batch_size, problem.fits)
-        self._home = OtherSettings(tuple(problem.settings.items()))  # the user's own
+        self._home: Others = tuple(problem.settings.items())  # the user's own
         self._own = (
             Candidate(self._home, problem.requested) if problem.requested is not None else None
         )
@@ -104,7 +104,6 @@ class Search:
         why = f"{why}; {verified_text(verified)}" if verified else why
         return SearchResult(
             chosen=candidate.settings if candidate else None,
-            environment=dict(others.environment),
             why=(self._why if others == self._others else {})
             | ({"batch_size": why} if candidate else {}),
             speed=speed_estimate(self.runs.fitting(others)),
@@ -124,7 +123,7 @@ class Search:
             yield from self._ask(self._own)
             start = self._own.size if self.runs.rates(self._own) else 0
         start = start or max(1, math.isqrt(self.runs.ceiling))
-        yield from self._other_settings(start)
+        yield from self._worker_counts(start)
         yield from self._sizes(start)
         yield from self._between()
         yield from self._rounds()
@@ -136,7 +135,7 @@ class Search:
         runs = self.runs
         if len(runs.samples) >= self._most_trials:
             raise _Stop
-        sample = yield Request(candidate.settings, dict(candidate.others.environment), see_eval)
+        sample = yield Request(candidate.settings, see_eval)
         runs.add(sample, candidate, lowers=candidate.others in (self._home, self._others))
         hopeless = (sample.outcome in HOPELESS or len(runs.dead) >= PATIENCE) and not runs.fitting()
         if sample.outcome is Outcome.INTERRUPTED or hopeless or runs.ceiling < 1:
@@ -231,47 +230,33 @@ class Search:
     def _at(self, size: int) -> Candidate:
         return Candidate(self._others, size)
 
-    def _other_settings(self, start: int) -> _Steps:
-        for environment in self.problem.environments:
-            other = replace(self._others, environment=tuple(environment.items()))
-            adopted = yield from self._adopt(other, start, environment)
-            large = min(self.runs.ceiling, FACTOR * start)
-            if not adopted and large > start and self.runs.at(Candidate(other, start)):
-                yield from self._adopt(
-                    other, large, environment
-                )  # small tensors are not mapped: it may help large ones alone
+    def _worker_counts(self, start: int) -> _Steps:
         for count in self.problem.worker_counts:
             runs = self.runs.at(self._at(start))
             shares = [run.loading_share for run in runs if run.loading_share is not None]
             if shares and max(shares) < WORTH:
                 self._why.setdefault("num_workers", "loading takes no time worth saving")
                 return
-            settings = dict(self._others.settings) | {"num_workers": count}
-            present, other = (
-                self._at(start),
-                Candidate(replace(self._others, settings=tuple(settings.items())), start),
-            )
-            if not (yield from self._adopt(other.others, start, ["num_workers"])):
+            others = dict(self._others) | {"num_workers": count}
+            present, other = self._at(start), Candidate(tuple(others.items()), start)
+            if not (yield from self._adopt(other)):
                 gain = self.runs.gain(other, present)
                 self._why.setdefault(
                     "num_workers",
                     f"{count} brought {gain_text(gain)}" if gain else f"{count} did not run",
                 )
 
-    def _adopt(
-        self, other: OtherSettings, size: int, names: Collection[str]
-    ) -> Generator[Request, TrialResult, bool]:
-        """Goes on with other settings if they are clearly faster; `names` are what they change."""
+    def _adopt(self, other: Candidate) -> Generator[Request, TrialResult, bool]:
+        """Goes on with another number of workers if it is clearly faster."""
 
         def decided(gain: Gain) -> bool:
             return gain.is_clear or gain.high <= WORTH
 
-        gain = yield from self._by_turns(Candidate(other, size), self._at(size), decided, TURNS)
+        gain = yield from self._by_turns(other, self._at(other.size), decided, TURNS)
         if gain is None or not gain.is_clear:
             return False
-        self._others = other
-        together = "together " if len(names) > 1 else ""
-        self._why |= dict.fromkeys(names, together + gain_text(gain))
+        self._others = other.others
+        self._why["num_workers"] = gain_text(gain)
         return True
 
     def _by_turns(
@@ -440,8 +425,7 @@ class Search:
             candidate = self._named()[0]
             if candidate is None or candidate in self._verified:
                 return
-            environment = dict(candidate.others.environment)
-            run = yield Request(candidate.settings, environment, verifies=True)
+            run = yield Request(candidate.settings, verifies=True)
             too_much = run.outcome is Outcome.COMPLETED and not self.problem.fits(run)
             if run.outcome not in OUT_OF_MEMORY and not too_much:
                 self._verified[candidate] = run

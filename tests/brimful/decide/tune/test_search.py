@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from brimful.decide.memory.bracket import run_search
 from brimful.decide.speed.turns import gain
 from brimful.decide.tune.objective import fits_budget
-from brimful.decide.tune.problem import ALLOCATOR, MAX_TRIALS, SpeedProblem, top_sentence
+from brimful.decide.tune.problem import MAX_TRIALS, SpeedProblem, top_sentence
 from brimful.decide.tune.search import Search
 from brimful.units import format_bytes
 from brimful.values import Budget, Objective, Outcome, Trial, TrialKind
@@ -33,8 +33,6 @@ class Machine:
     noise: float = 0.0
     seed: int = 0
     failing: dict = dataclasses.field(default_factory=dict)  # size -> outcome
-    allocator_gain: float = 1.0
-    allocator_oom: bool = False
     worker_gain: dict = dataclasses.field(default_factory=dict)
     loading_share: float = 0.3
     # of an epoch of uneven batches, to that of a few steps
@@ -51,18 +49,16 @@ class Machine:
             dict(request.settings),
             CPU,
             TrialKind.SPEED,
-            dict(request.environment),
             see_eval=request.see_eval,
         )
         if size in self.failing:
             return self._sample(trial, self.failing[size])
-        if size >= self.oom_from or (request.environment and self.allocator_oom):
+        if size >= self.oom_from:
             return self._sample(trial, Outcome.OUT_OF_DEVICE_MEMORY)
         if request.verifies:
             self.verifying.append(size)
             return self._sample(trial, Outcome.COMPLETED, None, self.rise * size)
-        rate = self.rate(size) * (self.allocator_gain if request.environment else 1.0)
-        rate *= self.worker_gain.get(request.settings.get("num_workers"), 1.0)
+        rate = self.rate(size) * self.worker_gain.get(request.settings.get("num_workers"), 1.0)
         rate *= max(0.5, self.random.gauss(1.0, self.noise))
         return self._sample(trial, Outcome.COMPLETED, rate, size)
 
@@ -133,15 +129,12 @@ machines = st.builds(
     noise=st.sampled_from([0.0, 0.01, 0.1, 0.3]),
     seed=st.integers(0, 1000),
     failing=st.dictionaries(st.integers(1, 512), failures, max_size=40),
-    allocator_gain=st.floats(0.5, 2),
-    allocator_oom=st.booleans(),
     loading_share=st.sampled_from([0.0, 0.3]),
 )
 problems = st.builds(
     problem,
     st.integers(1, 4000),
     requested=st.one_of(st.none(), st.integers(1, 6000)),
-    environments=st.sampled_from([(), (ALLOCATOR,)]),
     worker_counts=st.sampled_from([(), (1, 3)]),
     settings=st.just({"num_workers": 0}),
     max_trials=st.integers(1, MAX_TRIALS),
@@ -167,8 +160,7 @@ def test_what_is_named_ran_within_every_limit_and_is_the_users_own_unless_it_is_
     if result.chosen is None:
         return
     size = result.chosen["batch_size"]
-    named = (result.chosen, result.environment)
-    runs = [one for one in result.samples if (one.trial.settings, one.trial.environment) == named]
+    runs = [one for one in result.samples if one.trial.settings == result.chosen]
     assert any(a_problem.fits(run) for run in runs)
     assert all(run.outcome is not Outcome.OUT_OF_DEVICE_MEMORY for run in runs)
     assert 1 <= size <= min(a_problem.largest_batch_size, result.ceiling)
@@ -176,7 +168,7 @@ def test_what_is_named_ran_within_every_limit_and_is_the_users_own_unless_it_is_
     if not result.own_runs or a_problem.objective is Objective.LARGEST:
         return
     if result.chosen_runs[0] is result.own_runs[0]:
-        assert size == a_problem.requested and result.environment == {}
+        assert size == a_problem.requested
         return
     assert gain(result.chosen_runs, result.own_runs).is_clear
 
@@ -297,51 +289,15 @@ def test_at_any_time_the_best_so_far_is_the_users_own_or_clearly_faster(after):
 
 
 def test_a_search_that_ends_before_a_gain_is_clear_does_not_say_that_nothing_was_faster():
-    found = Search(problem(128, requested=64, environments=(ALLOCATOR,)))
+    workers = {"settings": {"num_workers": 0}, "worker_counts": (2,)}
+    found = Search(problem(128, requested=64, **workers))
     steps = found.steps()
-    machine = showing(Machine(lambda size: 100.0, allocator_gain=1.5), others_share=0.8)
+    machine = showing(Machine(lambda size: 100.0, worker_gain={2: 1.5}), others_share=0.8)
     request = steps.send(machine.run(next(steps)))
     steps.send(machine.run(request))
     why = found.result().why["batch_size"]
     assert "was faster beside it, in one turn while others used the machine: +50%" in why
-    assert "with MALLOC_MMAP_MAX_" in why and "nothing" not in why
-
-
-def test_the_allocators_settings_are_taken_where_they_help_and_run_side_by_side():
-    machine = Machine(lambda size: 200.0, allocator_gain=1.5, noise=0.01)
-    result = search(machine, problem(128, requested=16, environments=(ALLOCATOR,)))
-    assert result.environment == ALLOCATOR
-    assert result.why["MALLOC_MMAP_MAX_"].startswith("together +")
-    assert [bool(one.trial.environment) for one in result.samples[:2]] == [False, True]
-    assert 0.3 < result.gain.low < 0.5 < result.gain.high < 0.7
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"allocator_gain": 1.0},
-        {"allocator_gain": 0.9},
-        {"allocator_gain": 2.0, "allocator_oom": True},
-    ],
-)
-def test_the_allocators_settings_are_left_where_they_do_not_help_or_cost_too_much_memory(changes):
-    result = search(
-        Machine(lambda size: 200.0, **changes),
-        problem(128, requested=16, environments=(ALLOCATOR,)),
-    )
-    assert (result.environment, result.ceiling) == ({}, 128)
-
-
-def test_an_allocator_that_helps_large_tensors_alone_is_found_at_a_large_size():
-    class Large(Machine):
-        def run(self, request):
-            self.allocator_gain = 1.6 if request.settings["batch_size"] >= 32 else 1.0
-            return super().run(request)
-
-    result = search(
-        Large(saturating(1000, 100)), problem(512, requested=8, environments=(ALLOCATOR,))
-    )
-    assert result.environment == ALLOCATOR
+    assert "with num_workers 2" in why and "nothing" not in why
 
 
 @pytest.mark.parametrize(
@@ -429,15 +385,6 @@ def test_a_size_that_fitted_once_and_ran_out_of_memory_later_is_not_named():
     assert result.ceiling == 511
     assert result.chosen["batch_size"] < 512
     assert 512 not in {point.batch_size for point in result.speed.points}
-
-
-def test_a_large_size_that_ran_before_does_not_end_the_way_up():
-    """The allocator is compared at 8 times the size asked for as well, and that run is faster than
-    all sizes below it.
-    """
-    machine = Machine(saturating(half=2000.0), allocator_gain=0.5)
-    result = search(machine, problem(largest=9000, requested=32, environments=(ALLOCATOR,)))
-    assert max(result.sizes) >= 4096 and result.chosen["batch_size"] >= 4096
 
 
 @pytest.mark.parametrize("seed", [3, 8, 9])
