@@ -345,10 +345,9 @@ def audit(
 )
 def tune(
     *,
-    card: Card = CARD,
     device: Where = "auto",
     common: Common = COMMON,
-    objective: str | None = None,
+    objective: Literal["throughput", "largest"] = "throughput",
     host_policy: str = "measured",
     strict: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     page: bool = True,
@@ -361,9 +360,7 @@ def tune(
     Parameters
     ----------
     objective
-        throughput (the default: most samples a second) or largest (the largest batch size that
-        fits). With --gpu brimful predicts throughput. With
-        --gpu-memory, which says nothing of speed, the default is largest.
+        throughput (most samples a second) or largest (the largest batch size that fits).
     host_policy
         How brimful limits the loader workers: measured (their bytes and those of their batches take
         at most 60 % of the free memory here) or ladder (a fixed number with under 8 GiB free, and
@@ -379,7 +376,6 @@ def tune(
     with views.progress() as watcher:
         record = verb(
             words,
-            **asdict(card),
             device=device,
             objective=objective,
             host_policy=host_policy,

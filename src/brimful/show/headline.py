@@ -18,7 +18,6 @@ from brimful.show.text import (
     reason,
     setting_text,
     settings_text,
-    share_text,
     speed_text,
     subject_of,
 )
@@ -27,7 +26,6 @@ from brimful.values import (
     NOT_LOOKED_AT,
     Audit,
     Comparison,
-    Estimate,
     Objective,
     Outcome,
     PeakEstimate,
@@ -137,13 +135,12 @@ def of_plan(plan: Plan, record: Record | None = None) -> Headline:
     chosen = next((s for s in plan.settings if s.name == "batch_size"), None)
     if chosen is None or chosen.effective is None:
         return Headline("note", "The plan does not choose the batch size.")
-    # It is the fastest only if speed is known: not on a card with known memory and unknown rates.
+    # It is the fastest only if speed is known.
     objective = Objective.LARGEST if plan.samples_per_s is None else plan.objective
     ranks = _ranks(plan, chosen.effective, objective, record.speed if record else None)
     sentence = _named(plan, setting_text(chosen.effective), objective, ranks)
     if record and (device := record.opened.device) is not None:
-        here = "this CPU" if device.kind == "cpu" else device.label
-        sentence += f" on {device.gpu.name if device.gpu else here}"
+        sentence += f" on {'this CPU' if device.kind == 'cpu' else device.label}"
     parts = [part for part in (_speed_part(plan), _peak_part(plan, record)) if part]
     if parts:
         sentence += (", " if ": " in sentence else ": ") + ", ".join(parts)
@@ -158,13 +155,9 @@ def of_plan(plan: Plan, record: Record | None = None) -> Headline:
 
 def _ranks(plan: Plan, size: Setting, objective: Objective, speeds: SpeedEstimate | None) -> str:
     """How the batch size ranks among all others, by the speeds that are known."""
-    rate = plan.samples_per_s
-    if objective is Objective.THROUGHPUT and speeds is not None:
-        if speeds.knee_batch_size not in (None, size):  # runs side by side do not settle which
-            return "is among the fastest sizes that ran"
-        if rate is not None and rate.source is Source.PREDICTED and speeds.best_batch_size != size:
-            within = share_text(speeds.tolerance)
-            return f"is the smallest within {within} of the highest throughput within memory"
+    knee = speeds.knee_batch_size if speeds is not None else None
+    if objective is Objective.THROUGHPUT and knee not in (None, size):
+        return "is among the fastest sizes that ran"  # runs side by side do not settle which
     if plan.partial and objective is Objective.THROUGHPUT:
         return "is the fastest"
     return _RANKS[objective]
@@ -180,8 +173,6 @@ def _named(plan: Plan, size: str, objective: Objective, ranks: str) -> str:
         why = (
             "no gain was confirmed by then"
             if plan.partial
-            else "nothing that fits is predicted to be clearly faster"
-            if rate is not None and rate.source is Source.PREDICTED
             else "nothing that ran was clearly faster"
         )
         text = f"Your own settings stay, batch size {size}: {why}"
@@ -425,29 +416,15 @@ def _speed_part(plan: Plan) -> str:
     now, before = plan.samples_per_s, plan.baseline_samples_per_s
     if now is None:
         return ""
-    source = "" if now.source is Source.MEASURED else f"{now.source.value} "
-    text = f"{source}{speed_text(now.value)} samples/s"
-    if before is None or not before.value or now == before:
+    text = f"{speed_text(now.value)} samples/s"
+    if plan.gain is None or now == before:
         return text
-    if plan.gain is not None:
-        return f"{text}, {plan.gain.value:.2f} × your own settings ({plan.gain.note})"
-    baseline = f"the {speed_text(before.value)} of your own settings"
-    if _overlap(now, before):
-        return f"{text}, not clearly different from {baseline} (their intervals overlap)"
-    return f"{text}, {now.value / before.value:.2f} × {baseline}"
-
-
-def _overlap(first: Estimate, other: Estimate) -> bool:
-    """Whether two intervals share a value; not so where one has none."""
-    if first.low is None or first.high is None or other.low is None or other.high is None:
-        return False
-    return first.low <= other.high and other.low <= first.high
+    return f"{text}, {plan.gain.value:.2f} × your own settings ({plan.gain.note})"
 
 
 def _peak_part(plan: Plan, record: Record | None) -> str:
     if plan.peak_bytes is None:
         return ""
-    source = "" if plan.peak_bytes.source is Source.MEASURED else f"{plan.peak_bytes.source.value} "
     budget = record.opened.budget if record else None
     allowed = f" of {bytes_text(budget.bytes)} allowed" if budget else ""
-    return f"{source}peak {bytes_text(plan.peak_bytes.value)}{allowed}"
+    return f"peak {bytes_text(plan.peak_bytes.value)}{allowed}"

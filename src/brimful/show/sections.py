@@ -224,11 +224,7 @@ def changes_table(record: Record) -> list[Section]:
     speeds were measured.
     """
     plan = record.plan
-    if (
-        plan is None
-        or plan.samples_per_s is None
-        or plan.baseline_samples_per_s in (None, plan.samples_per_s)
-    ):
+    if plan is None or plan.gain is None:
         return []
     rows = [
         (
@@ -240,13 +236,9 @@ def changes_table(record: Record) -> list[Section]:
         for s in plan.settings
         if s.name == "batch_size" or s.requested not in (None, s.effective)
     ]
-    before, after = plan.baseline_samples_per_s, plan.samples_per_s
-    change = (
-        replace(_ratio(1, plan.gain.value), note=plan.gain.note)
-        if plan.gain
-        else _ratio(before.value, after.value)
-    )
-    rows.append((Cell("speed"), speed_cell(before), speed_cell(after), change))
+    before, after = speed_cell(plan.baseline_samples_per_s), speed_cell(plan.samples_per_s)
+    change = replace(_ratio(1, plan.gain.value), note=plan.gain.note)
+    rows.append((Cell("speed"), before, after, change))
     users_own = {s.name: s.requested for s in plan.settings if s.requested is not None}
     planned = {s.name: s.effective for s in plan.settings}
     timed, memory = (
@@ -443,9 +435,8 @@ def _speed_figure(record: Record, speed: SpeedEstimate) -> Figure:
         text.append(_fastest_sentence(record, speed))
     if speed.noise is not None:
         text.append(f"Runs of the same settings usually differ by {share_text(speed.noise)}.")
-    source = speed.points[0].value.source  # all measured, or on an imaginary card all predicted
     interval = ", 95 % interval" if any(p.value.low is not None for p in speed.points) else ""
-    legend = [("dot" if source is Source.MEASURED else "dot hollow", source.value + interval)]
+    legend = [("dot", f"measured{interval}")]
     legend.append(("near", "as fast, within the tolerance"))
     legend += [("dot before", "your own settings, measured")] if before else []
     points = points_table(speed.points, "samples per second", speed_cell)

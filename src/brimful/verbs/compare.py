@@ -51,7 +51,6 @@ PAIRS, SECONDS = 2, 120.0
 _OUTPUT_BYTES = 1 << 24  # of a run, in which metrics are looked for
 _START_S = 600.0  # beside the time that it trains, for what comes before
 _SEED = "seed"
-_NO_CARD = devices.CardRequest(None, None, None, None)
 
 
 @dataclass(frozen=True)
@@ -234,7 +233,7 @@ def _ways(
     options: Options,
 ) -> Iterator[Ways]:
     def began(argv: Sequence[str]) -> Start:
-        return start(argv, settings, options, device, _NO_CARD)
+        return start(argv, settings, options, device, devices.HERE)
 
     if plan:
         yield _own_and_planned(began(words), next(iter(records), "latest"), options)

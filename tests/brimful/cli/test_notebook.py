@@ -45,7 +45,7 @@ def page_in(shown: dict[str, str]) -> str:
 
 def values() -> list[Record | Prediction | Plan | Audit]:
     prediction = product.ALL["predict-out-of-memory"]().prediction
-    plan, audit = product.ALL["tune-card"]().plan, product.ALL["audit"]()
+    plan, audit = product.ALL["tune-cpu"]().plan, product.ALL["audit"]()
     assert prediction and plan and audit.audit
     return [prediction, plan, audit.audit, audit, product.ALL["hostile"]()]
 

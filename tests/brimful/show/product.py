@@ -252,13 +252,6 @@ def checked() -> Record:
 
 
 @cache
-def tune_on_card() -> Record:
-    return made(
-        tune, World(dataset=None, eval_bytes=300 * MIB), gpu="rtx3080-20gb", objective="largest"
-    )
-
-
-@cache
 def tune_out_of_memory() -> Record:
     """The machine holds less than the budget allows."""
     return made(tune, World(device_bytes=400 * MIB), COMMAND, device="cpu", budget="1GiB")
@@ -453,7 +446,6 @@ ALL: dict[str, Callable[[], Record]] = {
     "audit-clean": clean_audit_record,
     "doctor-host-policy": doctor_record,
     "tune-cpu": tune_on_cpu,
-    "tune-card": tune_on_card,
     "tune-out-of-memory": tune_out_of_memory,
     "tune-interrupted": tune_interrupted,
     "tune-fits-nothing": tune_fits_nothing,

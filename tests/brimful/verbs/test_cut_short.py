@@ -98,8 +98,6 @@ CASES = {
         lambda: test_grid.Table(odd=3), SMALL | {"grid": test_grid.FOUR}, test_grid.COMMAND
     ),
     "solve": Case(test_solve.Shaped, SMALL | {"solve": "max_length"}, test_solve.COMMAND),
-    "tune": Case(World, SMALL, COMMAND, tune),
-    "tune, uneven": Case(lambda: Uneven(dataset=None), SMALL, COMMAND, tune),
     "tune here, largest": Case(World, HERE | {"objective": "largest"}, COMMAND, tune),
     "tune here": Case(World, HERE, asked(24), tune),
     "compare": Case(Learning, {"device": "cpu", "until": Until(60.0)}, WORDS, compare),
@@ -151,8 +149,6 @@ def test_where_no_epoch_of_uneven_batches_was_looked_at_what_fits_says_so():
     for name, number in (("uneven", 3), ("no place", 2)):
         end = ended(CASES[name], Interrupted, number)
         assert "nor was an epoch of uneven batches, which may take more than is said" in end.text
-    plan = ended(CASES["tune, uneven"], Interrupted, 3).record.plan
-    assert "no-epoch" in [warning.code for warning in plan.warnings]
 
 
 def test_a_search_that_came_to_its_end_is_known_although_a_trial_after_it_was_cut_short():

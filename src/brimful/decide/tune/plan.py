@@ -45,17 +45,15 @@ def make_plan(
     requested: Mapping[str, Setting],
     *,
     verified: bool,
-    measured: bool = True,
     **fields: Any,
 ) -> Plan:
     """The plan for settings that were `chosen`; `results` are of all the trials that were run,
     failed ones too. `why`: reasons by name, if any. `requested`: besides those in the command.
-    `measured`: not on an imaginary card, which verifies a choice, and still predicts. `fields`: of
-    `Plan`.
+    `fields`: of `Plan`.
 
     It has an entry for every setting that was requested or chosen.
     """
-    source = Source.MEASURED if measured and verified else Source.PREDICTED
+    source = Source.MEASURED if verified else Source.PREDICTED
     asked, rows = dict(command.given) | dict(requested), []
     for name in dict.fromkeys([*chosen, *asked]):
         effective = chosen.get(name, asked.get(name))
@@ -67,8 +65,7 @@ def make_plan(
     return Plan(
         objective=objective,
         settings=tuple(rows),
-        # `run` follows no plan of an imaginary card by itself
-        command_line=command_line(command, chosen, with_sets=not measured),
+        command_line=command_line(command, chosen),
         verified=verified,
         trials=len(results),
         out_of_memory_trials=sum(result.outcome in OUT_OF_MEMORY for result in results),
