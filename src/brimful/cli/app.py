@@ -387,26 +387,18 @@ def tune(
 
 @app.command(
     group=DURING,
-    usage="Usage: brimful compare [OPTIONS] [RECORD RECORD] [-- 'COMMAND...' 'COMMAND...']",
+    usage="Usage: brimful compare [OPTIONS] -- 'COMMAND...' 'COMMAND...'",
     help_epilogue="Two commands, each in quotes, follow two dashes:\n\n"
     "brimful compare -- 'python train.py --batch-size 64' 'python train.py --batch-size 104'",
 )
 def compare(
-    *records: str,
+    record: str | None = None,
+    *,
     plan: Annotated[bool, Parameter(negative="", show_default=False)] = False,
-    revision: Annotated[
-        tuple[str, ...], Parameter(negative="", show_default=False, metavar="REV")
-    ] = (),
     minutes: Annotated[str | None, Parameter(metavar="N")] = None,
     samples: Annotated[str | None, Parameter(metavar="N")] = None,
     to_end: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     pairs: Annotated[str, Parameter(metavar="N")] = "2",
-    metric: Annotated[
-        tuple[str, ...], Parameter(negative="", show_default=False, metavar="REGEX")
-    ] = (),
-    fail_if: Annotated[
-        tuple[str, ...], Parameter(negative="", show_default=False, metavar="LIMIT")
-    ] = (),
     page: bool = True,
     gpu: Annotated[str | None, _GPU] = None,
     gpu_memory: Annotated[str | None, Parameter(group=WHERE, metavar="MEMORY")] = None,
@@ -420,13 +412,10 @@ def compare(
 
     Parameters
     ----------
-    records
-        Two records of run, tune, audit or predict, of which nothing is run again; with --plan the
-        record of `brimful tune` whose plan is meant.
+    record
+        With --plan: the record of `brimful tune` whose plan is meant.
     plan
         Compare the command with its own settings, and with the plan that `brimful tune` left of it.
-    revision
-        Compare the command at two git revisions: --revision main --revision HEAD.
     minutes
         How long each run trains, not counting what comes before its first step (default: 2).
     samples
@@ -435,11 +424,6 @@ def compare(
         Run both to their end.
     pairs
         How often both are run, by turns. Where the command takes a seed, each pair has its own.
-    metric
-        A number that the command prints, by a regular expression with one group:
-        --metric 'val_acc=([0-9.]+)'. The last one of each run is compared.
-    fail_if
-        End with exit code 3 where a ratio of B to A passes a limit: --fail-if 'step_s > 1.05'.
     page
         Write report.html into the record's folder.
     gpu
@@ -459,21 +443,18 @@ def compare(
             whole("--samples", samples, 1) if samples else None,
         )
     with views.progress() as watcher:
-        record = verb(
+        compared = verb(
             words,
-            records=records,
+            record=record,
             plan=plan,
-            revisions=revision,
             gpu=gpu,
             gpu_memory=gpu_memory,
             device=device,
             until=until,
             pairs=whole("--pairs", pairs, 1),
-            metrics=metric,
-            fail_if=fail_if,
             **common.chosen(watcher),
         )
-    return views.show_comparison(record, common.json, page, common.details)
+    return views.show_comparison(compared, common.json, page, common.details)
 
 
 @app.command(

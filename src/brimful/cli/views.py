@@ -93,8 +93,7 @@ def show_comparison(record: Record, json: bool, page: bool, full: bool = False) 
     """The comparison; with `page`, writes the page into the record and prints its path."""
     comparison = record.comparison
     assert comparison is not None
-    interrupted = _show(record, full, comparison if json else None, page)
-    return interrupted or (DOES_NOT_FIT if comparison.failed else 0)
+    return _show(record, full, comparison if json else None, page)
 
 
 def show_check(record: Record, json: bool, markdown: bool) -> int:

@@ -94,7 +94,7 @@ def headline(record: Record) -> Headline:
 
 
 def of_comparison(comparison: Comparison) -> Headline:
-    tone = "bad" if comparison.failed else "note" if comparison.better is None else "good"
+    tone = "note" if comparison.better is None else "good"
     return Headline(tone, f"{comparison.verdict}.")
 
 
