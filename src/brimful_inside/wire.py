@@ -98,9 +98,6 @@ class TrialConfig:
     # where a training loader draws at random, its batches are as drawn but for this one and the
     # next, which are the largest of many drawn at random
     largest_at: Optional[int] = None
-    # where a training loader draws at random, so many batches are of samples sorted by size,
-    # evenly from the largest to the smallest
-    sorted_batches: Optional[int] = None
     # the steps go on until reserved memory has not risen for so many of them
     settles_after: Optional[int] = None
     # the steps end so many seconds after the first of them, or after so many samples over all ranks

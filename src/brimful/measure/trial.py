@@ -111,10 +111,9 @@ def config_of(trial: Trial, folder: Path, scans: Sequence[Path] = ()) -> wire.Tr
         trace=imaginary and trial.kind is not TrialKind.SPEED,
         what_if=list(trial.what_ifs),
         measure_host_memory=_slowed(trial),
-        worst_batch=(not trial.as_drawn or (trial.largest_at, trial.sorted_batches) != (None, None))
+        worst_batch=(not trial.as_drawn or trial.largest_at is not None)
         and (trial.kind in (TrialKind.TRACE, TrialKind.MEMORY) or (audits and imaginary)),
         largest_at=trial.largest_at,
-        sorted_batches=trial.sorted_batches,
         settles_after=trial.settles_after,
         stop_after_s=trial.stop_after_s,
         stop_after_samples=trial.stop_after_samples,

@@ -102,8 +102,6 @@ class Trial:
     as_drawn: bool = False
     # then: which batch, and the next, is the largest of many drawn at random
     largest_at: int | None = None
-    # or: so many batches of samples sorted by size, from the largest to the smallest
-    sorted_batches: int | None = None
     # the steps go on until reserved memory has not risen for so many of them
     settles_after: int | None = None
     # `steps` is NO_LIMIT: they end so many seconds after the first, after so many samples over all

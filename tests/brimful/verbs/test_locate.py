@@ -80,7 +80,7 @@ def test_a_step_of_a_fixed_total_is_drawn_with_its_own_number_of_batches_with_an
 
     placed = drawn(Summing(places=(replace(SCRIPT, number=1000),), own=1000), COMMAND)
     assert placed == drawn(Summing(), ("my-train", "--batch-size", "1000"))
-    assert placed == (["rounded-sizes", "sorted-batches", "padded-batches"], [23, 23])
+    assert placed == (["rounded-sizes"], [23])
 
 
 def test_the_kind_of_network_is_judged_by_the_same_small_batch_as_with_a_flag():
@@ -117,9 +117,8 @@ def test_where_an_epoch_at_the_scripts_own_size_does_not_fit_no_larger_one_than_
     assert answer.limited_by == same.limited_by == "budget"
     assert answer.verdict == same.verdict == Verdict.DOES_NOT_FIT
     assert answer.largest_batch_size == pytest.approx(same.largest_batch_size, rel=CLOSE)
-    trials = [trial for trial in placed.launched if not trial.sorted_batches]
-    tried = [trial.settings.get("batch_size", 400) for trial in trials]
-    assert tried[:3] == [400, 5, 400] and trials[2].as_drawn
+    tried = [trial.settings.get("batch_size", 400) for trial in placed.launched]
+    assert tried[:3] == [400, 5, 400] and placed.launched[2].as_drawn
     assert max(tried[3:]) <= (1 + CLOSE) * answer.largest_batch_size
 
 

@@ -267,8 +267,6 @@ class Uneven(World):
         trial = self.trial
         if trial is None or not (trial.as_drawn or trial.kind is TrialKind.SPEED):
             return [self.longest] * 4
-        if trial.sorted_batches:
-            return [self.longest - 2 * at for at in range(trial.sorted_batches)]
         return [*self.lengths[:4], self.longest, self.longest, *self.lengths[4:]]
 
     def peak(self, size: int) -> int:
