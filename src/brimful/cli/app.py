@@ -221,7 +221,6 @@ def predict(
     sizes: Annotated[str | None, Parameter(metavar="N,N,...")] = None,
     without_interval: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     snapshot: Annotated[Path | None, Parameter(group=OUTPUT, metavar="FILE")] = None,
-    step_trace: Annotated[Path | None, Parameter(group=OUTPUT, metavar="FILE")] = None,
     words: Words = (),
 ) -> int:
     """Whether a training fits a card that need not be here.
@@ -252,9 +251,6 @@ def predict(
     snapshot
         Write the predicted run for PyTorch's memory viewer (pytorch.org/memory_viz): --snapshot
         peak.pickle.
-    step_trace
-        Write one predicted step, kernel by kernel, for Perfetto or chrome://tracing: --step-trace
-        step.json.
     """
     from brimful.verbs.predict import predict as verb
 
@@ -270,7 +266,6 @@ def predict(
             sizes=[parse_batch_size(size) for size in sizes.split(",")] if sizes else (),
             without_interval=without_interval,
             snapshot=snapshot,
-            step_trace=step_trace,
         )
     return views.show_prediction(record, common.json, common.details)
 
@@ -316,25 +311,16 @@ def audit(
     card: Card = CARD,
     device: Where = "auto",
     common: Common = COMMON,
-    sarif: Path | None = None,
     words: Words = (),
 ) -> int:
     """What the script really does.
 
     Effective batch size, hidden caps, accumulation, repeated batches, loading.
-
-    Parameters
-    ----------
-    sarif
-        Write the findings, each at its file and line, into this file as SARIF 2.1.0, which code
-        scanning of GitHub and GitLab reads.
     """
     from brimful.verbs.audit import audit as verb
 
     with views.progress() as watcher:
         record = verb(words, **asdict(card), device=device, **common.chosen(watcher))
-    if sarif is not None:
-        views.write(record, "sarif", sarif)
     return views.show_audit(record, common.json, common.details)
 
 
@@ -569,7 +555,6 @@ def monitor(
     *,
     pid: str | None = None,
     once: Annotated[bool, Parameter(negative="", show_default=False)] = False,
-    export: Path | None = None,
     home: Path | None = None,
     json: Json = False,
 ) -> int:
@@ -584,8 +569,6 @@ def monitor(
         Any process by its number: the machine's side alone.
     once
         Print how it stands now, and end.
-    export
-        Also write it to this file, for node_exporter's textfile collector: --export brimful.prom.
     home
         Where records are kept; else BRIMFUL_HOME, else .brimful here.
     json
@@ -594,7 +577,7 @@ def monitor(
     from brimful.verbs.monitor import Monitor
 
     process = whole("--pid", pid, 1) if pid is not None else None
-    return views.show_monitor(Monitor(record, process, home).read, once, export, json)
+    return views.show_monitor(Monitor(record, process, home).read, once, json)
 
 
 @app.command(group=BEFORE, usage="Usage: brimful check [JOB...] [OPTIONS]", help_epilogue="")

@@ -112,20 +112,12 @@ def test_what_is_no_budget_is_reported(typed, budget, expected):
             "none/peak.pickle cannot be written: No such file or directory",
         ),
         (
-            ["predict", "--gpu", "t4", "--step-trace", "/", *TRAIN, "8"],
+            ["predict", "--gpu", "t4", "--snapshot", "/", *TRAIN, "8"],
             "/ cannot be written: Is a directory",
         ),
         (
             ["predict", "--gpu", "t4", "--snapshot", "/proc/version", *TRAIN, "8"],
             "name a file in a folder that is there and that you may write to",
-        ),
-        (
-            ["predict", "--gpu", "t4", "--snapshot", "a", "--step-trace", "a", *TRAIN, "8"],
-            "a is named twice",
-        ),
-        (
-            ["predict", "--gpu-memory", "8GiB", "--step-trace", "step.json", *TRAIN, "8"],
-            "a step trace of a card of which only the memory is known",
         ),
         (["predict", "--gpu", "t4", "--batch-size", "8", *TRAIN, "8"], "--set batch_size=64"),
         (["pedict"], "predict"),
