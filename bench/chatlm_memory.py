@@ -122,15 +122,14 @@ def against(plain: dict[str, Any], sides: dict[str, dict[str, Any]]) -> dict[str
 
 
 def largest(folder: Path, common: list[str]) -> dict[str, Any]:
-    """What tune names, and whether it fits and the next size does not."""
-    verb = ["tune", "--gpu", GPU, "--objective", "largest", "--no-page"]
-    plan = _answer(verb, at(8, common), folder)
-    names = ("batch_size", "verified", "trials", "out_of_memory_trials", "budget", "sizes")
+    """The largest that predict names, and whether it fits and the next size does not."""
+    answer = _answer(["predict", "--gpu", GPU, "--no-what-if"], at(8, common), folder)
+    size = answer["largest_batch_size"]
     fits, next_fits = (
-        predicted(at(plan["batch_size"] + more, common), folder)["verdict"] == "fits"
-        for more in (0, 1)
+        predicted(at(size + more, common), folder)["verdict"] == "fits" for more in (0, 1)
     )
-    asked = {"gpu": GPU, "tokens": LENGTH, **{name: plan[name] for name in names}}
+    asked = {"gpu": GPU, "tokens": LENGTH, "batch_size": size}
+    asked |= {name: answer[name] for name in ("budget", "sizes")}
     return {**asked, "fits": fits, "next_fits": next_fits}
 
 

@@ -2,9 +2,9 @@
 
 The same small training (8 blocks, batches from a DataLoader, AdamW) runs in processes of its own,
 by turns without brimful and with the probe in it: as in a whole run, as in one whose steps take two
-backward passes, of which the gradient noise scale is read, as in an audit, and under `brimful run`
-itself, which also weighs the process and reads what it reports. What losses and the noise scale
-take of that is measured against a probe that leaves them out. What is compared is
+backward passes, as in an audit, and under `brimful run` itself, which also weighs the process and
+reads what it reports. What losses take of that is measured against a probe that leaves them out.
+What is compared is
 the processor time that the training thread spends on a step, not the wall clock: the probe waits
 for nothing, and so the machine need not be quiet. Reported: extra microseconds of a step over the
 pairs, and their share of a step of 10 ms.
@@ -53,14 +53,11 @@ usual = sorted(times[20:])[: len(times[20:]) * 99 // 100]
 print(sum(usual) / len(usual))
 """
 
-# Put before the script: the probe reads no losses and no noise.
+# Put before the script: the probe reads no losses.
 LEAVES_OUT = """
 import torch  # with which the probe begins
 from brimful_inside.probe.hooks.forward_backward import Losses
-from brimful_inside.probe.hooks.gradient_noise import GradientNoise
-for reader in (Losses, GradientNoise):
-    reader.step = lambda *_: None
-Losses.backward = GradientNoise.went_backward = lambda *_: None
+Losses.step = Losses.backward = lambda *_: None
 """
 
 UNDER_BRIMFUL = "under brimful run"
@@ -76,8 +73,8 @@ RUN = ("-m", "brimful", "run", "--device", "cpu", "--plan", "none", "--")
 
 def step_seconds(steps: int, passes: int, kind: str | None, reads: bool = True) -> float:
     """Processor time of a step of so many backward passes: the mean without the highest hundredth,
-    as other processes add to some, and the noise is looked at in one of 32. No probe where `kind`
-    is None. `reads`: whether the probe reads losses and noise.
+    as other processes add to some. No probe where `kind` is None. `reads`: whether the probe reads
+    losses.
     """
     script = SCRIPT if reads else LEAVES_OUT + SCRIPT
     argv = [sys.executable, "-c", script, str(steps), str(passes)]
@@ -99,7 +96,7 @@ def step_seconds(steps: int, passes: int, kind: str | None, reads: bool = True) 
 
 def summary(kind: str, pairs: int, steps: int, of_reading: bool = False) -> dict[str, Any]:
     """Extra microseconds of a step and their share of it: median and range over the pairs.
-    `of_reading`: those of reading losses and noise alone.
+    `of_reading`: those of reading losses alone.
     """
     step_s = partial(step_seconds, steps, 2 if kind == ACCUMULATING else 1)
     plain = partial(step_s, kind, reads=False) if of_reading else partial(step_s, None)
@@ -116,7 +113,7 @@ def summary(kind: str, pairs: int, steps: int, of_reading: bool = False) -> dict
 def main(*, pairs: int = 7, steps: int = 600, out: harness.Out = harness.RESULTS) -> int:
     kinds = {kind: summary(kind, pairs, steps) for kind in KINDS}
     for kind in ("run", ACCUMULATING):
-        kinds[f"of {kind}, losses and noise"] = summary(kind, pairs, steps, of_reading=True)
+        kinds[f"of {kind}, losses"] = summary(kind, pairs, steps, of_reading=True)
     what = "processor time that the probe adds to a training step, and its share of one of 10 ms"
     settings = {"pairs": pairs, "steps": steps, "step_s": STEP_S, "limit": LIMIT}
     for kind, figures in kinds.items():

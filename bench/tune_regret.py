@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from bench import harness
 from brimful.decide.memory.bracket import run_search
-from brimful.decide.tune.problem import ALLOCATOR, Request, SpeedProblem
+from brimful.decide.tune.problem import Request, SpeedProblem
 from brimful.decide.tune.search import Search
 from brimful.values import Command, Device, Outcome, Trial, TrialKind, TrialResult
 
@@ -35,7 +35,6 @@ class Machine:
     """`others`: how many other processes work on average; the clock goes on with each trial."""
 
     rate: Callable[[int], float]
-    allocator_gain: float
     others: float
     random: random.Random
     now_s: float = 0.0
@@ -43,15 +42,12 @@ class Machine:
     _until_s: float = 0.0
     trials: int = 0
 
-    def true_rate(self, size: int, allocator: bool) -> float:
-        return self.rate(size) * (self.allocator_gain if allocator else 1.0)
-
     def run(self, request: Request) -> TrialResult:
-        size, allocator = int(request.settings["batch_size"]), bool(request.environment)
+        size = int(request.settings["batch_size"])
         self.trials += 1
         begun_s, shares = self.now_s, [self._pass(START_S)[1]]
         place = self.random.gauss(1.0, 0.015)  # where its memory lies
-        quiet_s = size / self.true_rate(size, allocator)
+        quiet_s = size / self.rate(size)
         taken, shares_of = zip(
             *(self._pass(quiet_s * place * self._jitter()) for _ in range(WARMUP_STEPS + STEPS)),
             strict=True,
@@ -65,7 +61,6 @@ class Machine:
             dict(request.settings),
             Device("cpu", "cpu"),
             TrialKind.SPEED,
-            dict(request.environment),
         )
         return TrialResult(
             trial=trial,
@@ -142,32 +137,23 @@ class Choice:
 
 def choice(seed: int, others: float) -> Choice:
     source = random.Random(seed)
-    rate, gain = curve(source), source.choice([0.95, 1.0, 1.0, 1.06, 1.5])
+    rate = curve(source)
     largest, asked = 2 ** source.randint(6, 10), 2 ** source.randint(3, 7)
-    machine = Machine(rate, gain, others, random.Random(f"{seed}/{others}"))
-    problem = SpeedProblem(
-        largest, lambda result: True, requested=min(asked, largest), environments=(ALLOCATOR,)
-    )
+    machine = Machine(rate, others, random.Random(f"{seed}/{others}"))
+    problem = SpeedProblem(largest, lambda result: True, requested=min(asked, largest))
     search = Search(problem)
     run_search(search.steps(), machine.run)
     result = search.result()
     assert result.chosen is not None
     size, requested = int(result.chosen["batch_size"]), min(asked, largest)
-    named, users = (
-        machine.true_rate(size, bool(result.environment)),
-        machine.true_rate(requested, False),
-    )
-    best = max(
-        machine.true_rate(2**power, way)
-        for power in range(largest.bit_length())
-        for way in (False, True)
-    )
+    named, users = rate(size), rate(requested)
+    best = max(rate(2**power) for power in range(largest.bit_length()))
     return Choice(
         machine.trials,
         machine.now_s / 60,
         max(0.0, 1 - named / best),
         named < 0.97 * users,
-        size == requested and not result.environment,
+        size == requested,
     )
 
 

@@ -189,7 +189,6 @@ def show_gain(plan: dict, before: list[Training], after: list[Training]) -> None
     print(row("", ["before", "after"]))
     print(row("batch size", [str(DEFAULT_BATCH_SIZE), str(plan["batch_size"])]))
     print(row("loader workers", [str(DEFAULT_WORKERS), str(workers)]))
-    print(row("variables in the environment", ["0", str(len(plan["environment"]))]))
     print(row("images/s while training", [f"{mean(runs, 'images_per_s'):.1f}" for runs in both]))
     print(row("seconds, start to end", [f"{mean(runs, 'wall_s'):.1f}" for runs in both]))
     print(

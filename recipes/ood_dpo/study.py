@@ -5,7 +5,7 @@ Beside AUROC, time and memory it measures the gradient noise scale: the batch si
 larger batches stop to pay. A batch far above it spends samples without need; one that is larger
 than the data is the same batch as the data.
 
-The noise scale is by the two batches' norms (`brimful_inside.noise_scale`), both parts averaged
+The noise scale is by the two batches' norms (`brimful_train.step.noise_scale`), both parts averaged
 over updates before they are divided. It is exact for a loss that is a mean over samples; the loss
 over all pairs of a batch is so up to terms of 1/batch.
 """
@@ -22,9 +22,9 @@ import torch
 from pandas import DataFrame
 
 from brimful.units import counted
-from brimful_inside.noise_scale import estimates
 from brimful_train.config import Config
 from brimful_train.reporting.peak_memory import Peaks
+from brimful_train.step.noise_scale import estimates
 from recipes.common.cache import lock, write_json, write_whole
 from recipes.common.description import require_same
 from recipes.common.running import say

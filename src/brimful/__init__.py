@@ -15,8 +15,7 @@ From Python, what the command line does (each returns a `Record`):
     brimful.compare   two ways to train beside each other: speed, memory, and how soon they learn
     brimful.run       trains with the settings that tune chose; smaller after out of memory
 
-In a notebook: `%load_ext brimful` lets records and their answers show themselves as pages, and a
-cell that begins with `%%brimful --gpu a100-40gb` is predicted as a script of its own.
+In a notebook `%load_ext brimful` lets records and their answers show themselves as pages.
 
 Importing this package imports no torch: the names above are loaded when they are first used.
 """

@@ -98,9 +98,6 @@ class TrialConfig:
     # where a training loader draws at random, its batches are as drawn but for this one and the
     # next, which are the largest of many drawn at random
     largest_at: Optional[int] = None
-    # where a training loader draws at random, so many batches are of samples sorted by size,
-    # evenly from the largest to the smallest
-    sorted_batches: Optional[int] = None
     # the steps go on until reserved memory has not risen for so many of them
     settles_after: Optional[int] = None
     # the steps end so many seconds after the first of them, or after so many samples over all ranks
@@ -112,7 +109,6 @@ class TrialConfig:
     scans: List[str] = field(default_factory=list)
     # look for what an audit reports besides: a checksum of each batch, how an epoch is drawn, ...
     audits: bool = False
-    noise: bool = False  # look at the gradient noise scale at each step
     keep_out: bool = True  # writes go to the trial's folder, trackers are off, nothing is resumed
     cut: bool = True  # False: a whole run, nothing ends early
     # what brimful.setting(name, default) answers
@@ -239,7 +235,6 @@ class OptimizerSeen:
     # a group has relative_step=True (Adafactor): its learning rate is never read
     relative_steps: bool = False
     made_with: Optional[float] = None  # the learning rate that its constructor was given
-    beta2: Optional[float] = None  # the second of the first group's "betas"
 
 
 @dataclass(frozen=True)
@@ -407,11 +402,6 @@ class Report:
     # of each step, warm-up included: the sum of what its backward passes began from, without a
     # GradScaler's factor; None where that is no single number. [] where reading waits for a device
     losses: List[Optional[float]] = field(default_factory=list)
-    # of the gradient noise scale (`brimful_inside.noise_scale`), and in how many steps it was
-    # measured; 0: each step is one batch of one rank, or is sharded or compiled
-    noise_trace: float = 0.0
-    noise_square: float = 0.0
-    noise_steps: int = 0
     worst_batch: Optional[WorstBatch] = None
     peak_unphased: Optional[PhasePeak] = None  # over the whole process
     context_bytes: Optional[int] = None  # device memory outside PyTorch's allocator

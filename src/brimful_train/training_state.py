@@ -13,7 +13,6 @@ from torch import nn
 from brimful.errors import DiskFull, UsageError
 from brimful.measure import host
 from brimful.units import counted
-from brimful_inside.noise_scale import NoiseScale
 from brimful_inside.script import keeps_writes_out
 from brimful_train.checkpoints.checkpoint import Loaded
 from brimful_train.checkpoints.folder import Checkpoints
@@ -34,6 +33,7 @@ from brimful_train.reporting.progress_log import (
 )
 from brimful_train.rng_state import Randomness
 from brimful_train.step.buffers import running_statistics
+from brimful_train.step.noise_scale import NoiseScale
 from brimful_train.step.non_finite import LossSums, UpdateFacts, all_finite
 from brimful_train.step.oom import Missing, Restart
 from brimful_train.step.step import Counts

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bench.epochs import __main__ as epochs
-from bench.epochs.programs import PROGRAMS, SCRIPTS
+from bench.epochs.programs import PROGRAMS
 from brimful.values import Outcome
 
 
@@ -18,9 +18,3 @@ def test_an_epoch_at_the_named_batch_size_fits(monkeypatch):
     (run,) = row["at_named"]
     assert run["outcome"] == Outcome.COMPLETED
     assert run["steps"] == 1500 // row["named"]
-
-
-def test_every_script_is_a_program():
-    helpers = {"shared.py", "graphs.py", "images.py", "sequences.py"}
-    scripts = {path.name for path in SCRIPTS.glob("*.py")}
-    assert scripts == {job.script for job in PROGRAMS.values()} | helpers

@@ -3,14 +3,13 @@ predict` would run it.
 """
 
 import importlib.util
-import re
 import sys
 from pathlib import Path
 
 import pytest
 
 from bench.run_scripts import prepare
-from bench.scripts_table import PROGRAMS, SCRIPTS, Program
+from bench.scripts_table import PROGRAMS, Program
 from brimful.command import parse
 from brimful.measure.gpus import find_gpu
 from brimful.measure.trial import failure_text, run_trial
@@ -50,14 +49,3 @@ def test_a_light_program_runs_unmodified_on_the_imaginary_gpu(
         and train.allocated_bytes <= train.reserved_bytes
     )
     assert sorted(work.rglob("*")) == there, "a trial leaves no trace in the working folder"
-
-
-def test_every_script_is_in_the_table():
-    assert {path.name for path in SCRIPTS.glob("*.py")} == {program.script for program in PROGRAMS}
-
-
-@pytest.mark.parametrize("script", sorted(SCRIPTS.glob("*.py")), ids=lambda path: path.stem)
-def test_a_script_assumes_cuda_and_knows_nothing_of_brimful(script: Path):
-    text = script.read_text(encoding="utf-8")
-    assert "brimful" not in text
-    assert re.search(r"cuda|accelerator=\"gpu\"|Trainer|Accelerator", text)

@@ -2,7 +2,6 @@
 installed or predicted here.
 """
 
-import json
 import sys
 
 import pytest
@@ -65,29 +64,3 @@ def test_a_difference_that_is_not_the_known_one_to_the_byte_fails(
     else:
         assert f"| {NEWEST} | -16,624,640, +0 (1) |" in page and "1. From torch 2.15 on" in page
         assert "| this environment | same |" in page
-
-
-def test_a_prediction_that_fails_and_a_python_that_is_not_there_are_named(
-    predicted, capsys, monkeypatch, tmp_path
-):
-    predicted("dcgan.py", "the script raised an error")
-    assert bench.main(only=["dcgan"]) == 1
-    assert f"  dcgan, {NEWEST}: the script raised an error" in capsys.readouterr().out
-    monkeypatch.setattr(bench, "interpreter", lambda python: None if python else sys.executable)
-    assert bench.main(only=["dcgan"]) == 0
-    assert f"not installed: Python 3.13: {NEWEST} is left out" in capsys.readouterr().out
-    rows = json.loads((tmp_path / "versions.json").read_text())["rows"]
-    assert [row["build"] for row in rows] == [NEWEST, "this environment"], "the old row stays"
-
-
-def test_the_interpreter_is_of_the_version_that_was_asked_and_can_make_environments():
-    assert bench.interpreter("") == sys.executable
-    assert bench.interpreter("2.99") is None
-
-
-def test_every_known_difference_has_its_reasons_and_is_of_an_environment_and_a_program():
-    assert set(bench.KNOWN) <= {environment.label for environment in bench.ENVIRONMENTS}
-    for differences in bench.KNOWN.values():
-        assert set(differences) <= set(bench.PROGRAMS)
-        for *_, reasons in differences.values():
-            assert reasons and set(reasons) <= set(bench.REASONS)

@@ -47,7 +47,7 @@ def written(home, *entries, record_id="20261120-054501-tune-captcha"):
 
 
 def test_of_several_plans_the_last_counts(tmp_path):
-    plan = values.Plan(values.Objective.THROUGHPUT, (), {}, "python a.py", True, 3, 0)
+    plan = values.Plan(values.Objective.THROUGHPUT, (), "python a.py", True, 3, 0)
     assert record.read_record(written(tmp_path, plan, replace(plan, trials=9))).plan.trials == 9
 
 

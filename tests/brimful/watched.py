@@ -230,7 +230,6 @@ def _plan_in(home: Path, folder: Path) -> None:
             Plan(
                 Objective.THROUGHPUT,
                 (EffectiveSetting("batch_size", 64, BATCH_SIZE, "the fastest", Source.MEASURED),),
-                {},
                 "",
                 True,
                 3,

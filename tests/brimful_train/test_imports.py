@@ -9,7 +9,7 @@ import pytest
 from tests.test_imports import import_circles
 
 # Units, errors, values, the policy for the host's memory, the table of out-of-memory errors, the
-# allocator's settings, the formulas of the noise scale, and what a script says to a probe.
+# allocator's settings, and what a script says to a probe.
 ALLOWED = {
     "brimful.units",
     "brimful.errors",
@@ -18,7 +18,6 @@ ALLOWED = {
     "brimful.measure.host",
     "brimful_inside.simulator.allocator_settings",
     "brimful_inside.simulator.oom_patterns",
-    "brimful_inside.noise_scale",
     "brimful_inside.script",
 }
 

@@ -221,7 +221,6 @@ def predict(
     sizes: Annotated[str | None, Parameter(metavar="N,N,...")] = None,
     without_interval: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     snapshot: Annotated[Path | None, Parameter(group=OUTPUT, metavar="FILE")] = None,
-    step_trace: Annotated[Path | None, Parameter(group=OUTPUT, metavar="FILE")] = None,
     words: Words = (),
 ) -> int:
     """Whether a training fits a card that need not be here.
@@ -252,9 +251,6 @@ def predict(
     snapshot
         Write the predicted run for PyTorch's memory viewer (pytorch.org/memory_viz): --snapshot
         peak.pickle.
-    step_trace
-        Write one predicted step, kernel by kernel, for Perfetto or chrome://tracing: --step-trace
-        step.json.
     """
     from brimful.verbs.predict import predict as verb
 
@@ -270,7 +266,6 @@ def predict(
             sizes=[parse_batch_size(size) for size in sizes.split(",")] if sizes else (),
             without_interval=without_interval,
             snapshot=snapshot,
-            step_trace=step_trace,
         )
     return views.show_prediction(record, common.json, common.details)
 
@@ -316,25 +311,16 @@ def audit(
     card: Card = CARD,
     device: Where = "auto",
     common: Common = COMMON,
-    sarif: Path | None = None,
     words: Words = (),
 ) -> int:
     """What the script really does.
 
     Effective batch size, hidden caps, accumulation, repeated batches, loading.
-
-    Parameters
-    ----------
-    sarif
-        Write the findings, each at its file and line, into this file as SARIF 2.1.0, which code
-        scanning of GitHub and GitLab reads.
     """
     from brimful.verbs.audit import audit as verb
 
     with views.progress() as watcher:
         record = verb(words, **asdict(card), device=device, **common.chosen(watcher))
-    if sarif is not None:
-        views.write(record, "sarif", sarif)
     return views.show_audit(record, common.json, common.details)
 
 
@@ -345,14 +331,11 @@ def audit(
 )
 def tune(
     *,
-    card: Card = CARD,
     device: Where = "auto",
     common: Common = COMMON,
-    objective: str | None = None,
-    noise_scale: Annotated[str | None, Parameter(metavar="N")] = None,
+    objective: Literal["throughput", "largest"] = "throughput",
     host_policy: str = "measured",
     strict: Annotated[bool, Parameter(negative="", show_default=False)] = False,
-    compare: bool | None = None,
     page: bool = True,
     words: Words = (),
 ) -> int:
@@ -363,14 +346,7 @@ def tune(
     Parameters
     ----------
     objective
-        throughput (the default: most samples a second), learning (soonest to the same loss, by the
-        gradient noise scale), largest (the largest batch size that fits) or fit (the largest up to
-        the requested one). With --gpu brimful predicts throughput. With
-        --gpu-memory, which says nothing of speed, the default is largest.
-    noise_scale
-        The gradient noise scale of this training, in samples, where you know it. Without it brimful
-        measures it in steps of several batches or ranks, or takes it from the newest record of this
-        command.
+        throughput (most samples a second) or largest (the largest batch size that fits).
     host_policy
         How brimful limits the loader workers: measured (their bytes and those of their batches take
         at most 60 % of the free memory here) or ladder (a fixed number with under 8 GiB free, and
@@ -378,10 +354,6 @@ def tune(
     strict
         Refuse a number of workers that the host has no room for; without it, brimful keeps it with
         a warning.
-    compare
-        Train with the plan and with your own settings at last, by turns, to see which learns
-        sooner; a plan that learns later is not named. Without it, brimful does where --time-limit
-        leaves room.
     page
         Write report.html into the record's folder.
     """
@@ -390,13 +362,10 @@ def tune(
     with views.progress() as watcher:
         record = verb(
             words,
-            **asdict(card),
             device=device,
             objective=objective,
-            noise_scale=None if noise_scale is None else whole("--noise-scale", noise_scale, 1),
             host_policy=host_policy,
             strict=strict,
-            compare=compare,
             **common.chosen(watcher),
         )
     return views.show_plan(record, common.json, page, common.details)
@@ -404,26 +373,18 @@ def tune(
 
 @app.command(
     group=DURING,
-    usage="Usage: brimful compare [OPTIONS] [RECORD RECORD] [-- 'COMMAND...' 'COMMAND...']",
+    usage="Usage: brimful compare [OPTIONS] -- 'COMMAND...' 'COMMAND...'",
     help_epilogue="Two commands, each in quotes, follow two dashes:\n\n"
     "brimful compare -- 'python train.py --batch-size 64' 'python train.py --batch-size 104'",
 )
 def compare(
-    *records: str,
+    record: str | None = None,
+    *,
     plan: Annotated[bool, Parameter(negative="", show_default=False)] = False,
-    revision: Annotated[
-        tuple[str, ...], Parameter(negative="", show_default=False, metavar="REV")
-    ] = (),
     minutes: Annotated[str | None, Parameter(metavar="N")] = None,
     samples: Annotated[str | None, Parameter(metavar="N")] = None,
     to_end: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     pairs: Annotated[str, Parameter(metavar="N")] = "2",
-    metric: Annotated[
-        tuple[str, ...], Parameter(negative="", show_default=False, metavar="REGEX")
-    ] = (),
-    fail_if: Annotated[
-        tuple[str, ...], Parameter(negative="", show_default=False, metavar="LIMIT")
-    ] = (),
     page: bool = True,
     gpu: Annotated[str | None, _GPU] = None,
     gpu_memory: Annotated[str | None, Parameter(group=WHERE, metavar="MEMORY")] = None,
@@ -437,13 +398,10 @@ def compare(
 
     Parameters
     ----------
-    records
-        Two records of run, tune, audit or predict, of which nothing is run again; with --plan the
-        record of `brimful tune` whose plan is meant.
+    record
+        With --plan: the record of `brimful tune` whose plan is meant.
     plan
         Compare the command with its own settings, and with the plan that `brimful tune` left of it.
-    revision
-        Compare the command at two git revisions: --revision main --revision HEAD.
     minutes
         How long each run trains, not counting what comes before its first step (default: 2).
     samples
@@ -452,11 +410,6 @@ def compare(
         Run both to their end.
     pairs
         How often both are run, by turns. Where the command takes a seed, each pair has its own.
-    metric
-        A number that the command prints, by a regular expression with one group:
-        --metric 'val_acc=([0-9.]+)'. The last one of each run is compared.
-    fail_if
-        End with exit code 3 where a ratio of B to A passes a limit: --fail-if 'step_s > 1.05'.
     page
         Write report.html into the record's folder.
     gpu
@@ -476,21 +429,18 @@ def compare(
             whole("--samples", samples, 1) if samples else None,
         )
     with views.progress() as watcher:
-        record = verb(
+        compared = verb(
             words,
-            records=records,
+            record=record,
             plan=plan,
-            revisions=revision,
             gpu=gpu,
             gpu_memory=gpu_memory,
             device=device,
             until=until,
             pairs=whole("--pairs", pairs, 1),
-            metrics=metric,
-            fail_if=fail_if,
             **common.chosen(watcher),
         )
-    return views.show_comparison(record, common.json, page, common.details)
+    return views.show_comparison(compared, common.json, page, common.details)
 
 
 @app.command(
@@ -605,7 +555,6 @@ def monitor(
     *,
     pid: str | None = None,
     once: Annotated[bool, Parameter(negative="", show_default=False)] = False,
-    export: Path | None = None,
     home: Path | None = None,
     json: Json = False,
 ) -> int:
@@ -620,8 +569,6 @@ def monitor(
         Any process by its number: the machine's side alone.
     once
         Print how it stands now, and end.
-    export
-        Also write it to this file, for node_exporter's textfile collector: --export brimful.prom.
     home
         Where records are kept; else BRIMFUL_HOME, else .brimful here.
     json
@@ -630,7 +577,7 @@ def monitor(
     from brimful.verbs.monitor import Monitor
 
     process = whole("--pid", pid, 1) if pid is not None else None
-    return views.show_monitor(Monitor(record, process, home).read, once, export, json)
+    return views.show_monitor(Monitor(record, process, home).read, once, json)
 
 
 @app.command(group=BEFORE, usage="Usage: brimful check [JOB...] [OPTIONS]", help_epilogue="")

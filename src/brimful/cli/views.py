@@ -6,14 +6,18 @@ import io
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.live import Live
+
 from brimful import codec
 from brimful.errors import BrimfulError, DiskFull, UsageError
 from brimful.record import read_record
-from brimful.show import console, monitor_sections, prometheus
+from brimful.show import console, monitor_sections
 from brimful.show.headline import planned_batch_size
 from brimful.show.machine_sections import calibration_sections, doctor_sections, gpu_sections
 from brimful.show.markdown import render_markdown
@@ -83,7 +87,6 @@ def show_plan(record: Record, json: bool, page: bool, full: bool = False) -> int
         budget=record.opened.budget,
         memory=record.memory,
         speed=record.speed,
-        comparison=record.comparison,
         notes=record.notes,
         # the record keeps the reports
         trial_results=[replace(trial, reports=()) for trial in record.trials],
@@ -94,8 +97,7 @@ def show_comparison(record: Record, json: bool, page: bool, full: bool = False) 
     """The comparison; with `page`, writes the page into the record and prints its path."""
     comparison = record.comparison
     assert comparison is not None
-    interrupted = _show(record, full, comparison if json else None, page)
-    return interrupted or (DOES_NOT_FIT if comparison.failed else 0)
+    return _show(record, full, comparison if json else None, page)
 
 
 def show_check(record: Record, json: bool, markdown: bool) -> int:
@@ -169,8 +171,6 @@ def write(record: Record, format: str, out: Path | None) -> Path:
         render = render_markdown
     elif format == "text":
         render = console.render_text
-    elif format == "sarif" and record.audit is not None:
-        from brimful.show.sarif import render_sarif as render
     else:
         raise UsageError(
             problem=f"--format {format}",
@@ -190,24 +190,15 @@ def write(record: Record, format: str, out: Path | None) -> Path:
     return path
 
 
-def show_monitor(read: Callable[[], Status], once: bool, export: Path | None, json: bool) -> int:
+def show_monitor(read: Callable[[], Status], once: bool, json: bool) -> int:
     """How it stands: once, or live on a terminal; off one, a line every few seconds until its
     end."""
-
-    def look() -> Status:
-        status = read()
-        if export is not None:
-            prometheus.export(status, export)
-        return status
-
     if not (once or json) and sys.stdout.isatty():
-        from brimful.show.monitor_app import MonitorApp
-
-        if (error := MonitorApp(look, _LOOK_EVERY_S).run()) is not None:
-            raise error
+        with suppress(KeyboardInterrupt):
+            watch(read, console.make_console())
         return 0
     while True:
-        status, screen = look(), console.make_console()
+        status, screen = read(), console.make_console()
         if json:
             print(codec.answer(status))
         elif once:
@@ -217,6 +208,19 @@ def show_monitor(read: Callable[[], Status], once: bool, export: Path | None, js
         if once or json or status.message is not None:
             return 0
         time.sleep(PLAIN_EVERY_S)
+
+
+def watch(read: Callable[[], Status], to: Console) -> None:
+    """Draws on the whole terminal until the run ends; its last screen stays."""
+    with Live(console=to, screen=True, auto_refresh=False) as live:
+        while True:
+            status = read()
+            last = monitor_sections.draw(status, to.width)
+            live.update(last, refresh=True)
+            if status.message is not None:
+                break
+            time.sleep(_LOOK_EVERY_S)
+    to.print(last)
 
 
 def show_gpus(json: bool, prices: Path | None) -> int:

@@ -2,7 +2,6 @@
 
 import statistics
 from collections.abc import Iterator
-from itertools import chain, takewhile
 
 from brimful.values import Report, TrialResult
 from brimful_inside.wire import LoaderSeen
@@ -72,17 +71,6 @@ def are_uneven(result: TrialResult) -> bool:
         > len({batch.samples for batch in batches})
         for batches in given
     )
-
-
-def lengths_of(result: TrialResult) -> list[int]:
-    """The length of each batch of the main training loader, up to the first that has fewer samples,
-    where one number of their shapes alone differs from batch to batch; else []."""
-    loader = main_loader(result)
-    batches = loader.batches if loader else []
-    whole = takewhile(lambda batch: batch.samples == batches[0].samples, batches)
-    numbers = [chain(*batch.shapes) for batch in whole]
-    varying = {column for column in zip(*numbers, strict=False) if len(set(column)) > 1}
-    return list(varying.pop()) if len(varying) == 1 else []
 
 
 def mean_share(report: Report) -> float:

@@ -56,17 +56,6 @@ def visible() -> tuple[Accelerator, ...]:
     return _by_driver()[1]
 
 
-def energy_j() -> float | None:
-    """What NVIDIA's cards here have taken since their driver was loaded, in joules; None without a
-    card that counts it (from Volta on).
-    """
-    with contextlib.suppress(Exception), _nvml() as pynvml:
-        handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
-        used = [pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) for handle in handles]
-        return sum(used) / 1000 if used else None
-    return None
-
-
 def _by_driver() -> tuple[list[Accelerator], tuple[Accelerator, ...]]:
     """(all cards of this machine, those that CUDA_VISIBLE_DEVICES leaves)."""
     # no driver, no library, no permission: each is "no card", as `doctor` says

@@ -182,16 +182,6 @@ def _samples_in(report: Report, seconds: Sequence[float]) -> tuple[int, float]:
     return sum(samples for samples, _ in counted), sum(time_s for _, time_s in counted)
 
 
-def noise_scale(reports: Sequence[Report]) -> float | None:
-    """The gradient noise scale in samples, over all ranks; None where it was not measured, or is
-    lost in its own noise.
-    """
-    trace, square = (
-        sum(getattr(report, name) for report in reports) for name in ("noise_trace", "noise_square")
-    )
-    return trace / square if trace > 0 and square > 0 else None
-
-
 def loading_share(reports: Sequence[Report]) -> float | None:
     """Share of the measured time that the slowest rank waited for data; None where not known (an
     imaginary card).

@@ -150,7 +150,6 @@ def execution_fields(
         "outcome": cause.outcome,
         "reports": reported.reports,
         "phases": gather.worst_phases(reported.reports),
-        "noise_scale": gather.noise_scale(reported.reports),
         "peak": gather.whole_peak(reported.reports),
         "duration_s": ending.duration_s,
         "folder": folder,

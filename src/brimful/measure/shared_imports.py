@@ -290,7 +290,6 @@ def _without_what_varies(config: wire.TrialConfig, folder: str) -> wire.TrialCon
         "see_eval",
         "worst_batch",
         "largest_at",
-        "sorted_batches",
         "settles_after",
         "scans",
         "settings",

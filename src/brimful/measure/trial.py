@@ -69,7 +69,7 @@ def run_trial(
     config = config_of(trial, folder.resolve(), scans)
     config_path = write_config(config, _KEPT)
     # a trial leaves no trace; caches that are there are still read
-    added = {**trial.command.environment, **trial.environment, "PYTHONDONTWRITEBYTECODE": "1"}
+    added = {**trial.command.environment, "PYTHONDONTWRITEBYTECODE": "1"}
     variables = {**environment_with_probe(trial.device, added, config_path), **of_launcher}
     start = None
     if imports is not None and trial.device.kind == "imaginary":
@@ -111,17 +111,15 @@ def config_of(trial: Trial, folder: Path, scans: Sequence[Path] = ()) -> wire.Tr
         trace=imaginary and trial.kind is not TrialKind.SPEED,
         what_if=list(trial.what_ifs),
         measure_host_memory=_slowed(trial),
-        worst_batch=(not trial.as_drawn or (trial.largest_at, trial.sorted_batches) != (None, None))
+        worst_batch=(not trial.as_drawn or trial.largest_at is not None)
         and (trial.kind in (TrialKind.TRACE, TrialKind.MEMORY) or (audits and imaginary)),
         largest_at=trial.largest_at,
-        sorted_batches=trial.sorted_batches,
         settles_after=trial.settles_after,
         stop_after_s=trial.stop_after_s,
         stop_after_samples=trial.stop_after_samples,
         stop_after_passes=trial.stop_after_passes,
         scans=[str(path.resolve()) for path in scans],
         audits=audits,
-        noise=trial.kind is TrialKind.NOISE,
         settings=dict(trial.settings),
         time_loader=trial.time_loader,
         find_places=trial.find_places,

@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Sequence
 
-from brimful.show.section import Column, Facts, Figure, Findings, Section, Sentences, Table, charts
+from brimful.show.section import Column, Facts, Figure, Findings, Section, Table, charts
 from brimful.show.text import (
     ABSENT,
     ABSENT_TEXT,
     Cell,
     bytes_text,
     count_text,
-    noise_text,
     seconds_text,
     speed_text,
 )
@@ -33,7 +32,6 @@ _NAMES: dict[str, tuple[str, Callable[[float | None], str]]] = {
     "loss_at_equal_samples": ("loss after {samples} samples", _loss_text),
     "loss_at_equal_time": ("loss after {seconds}", _loss_text),
     "time_to_loss_s": ("time to a loss of {loss}", seconds_text),
-    "energy_j_per_sample": ("energy of all cards here for a sample, in joules", count_text),
 }
 
 
@@ -48,8 +46,6 @@ def comparison_sections(comparison: Comparison) -> list[Section]:
     title = f"{comparison.source.value.capitalize()}: {comparison.basis}"
     table = Table(title, columns, rows, (note,))
     parts: list[Section] = [table, Facts("The two", tuple(map(_fact, comparison.sides)))]
-    if comparison.failed:
-        parts.insert(0, Sentences("Limits that were passed", comparison.failed))
     if comparison.warnings:
         parts.append(Findings("Warnings", comparison.warnings))
     if all(side.curve for side in comparison.sides):
@@ -66,9 +62,8 @@ def _fact(side: Side) -> tuple[str, Cell]:
         f"{first:g}" if first == last else f"{first:g}, at the end {last:g}"
         for first, last in zip(side.first_learning_rates, side.last_learning_rates, strict=False)
     ]
-    notes = [f"learning rate {'; '.join(dict.fromkeys(rates))}"] if rates else []
-    notes += [noise_text(side.noise_scale)] if side.noise_scale else []
-    return side.name, Cell(side.command_line, note=", ".join(notes) or None)
+    note = f"learning rate {'; '.join(dict.fromkeys(rates))}" if rates else None
+    return side.name, Cell(side.command_line, note=note)
 
 
 def _row(quantity: Quantity, comparison: Comparison) -> tuple[Cell, ...]:

@@ -13,13 +13,11 @@ from brimful.show.text import (
     interval_text,
     limited_text,
     loading_text,
-    noise_text,
     not_counted_text,
     question_of,
     reason,
     setting_text,
     settings_text,
-    share_text,
     speed_text,
     subject_of,
 )
@@ -28,7 +26,6 @@ from brimful.values import (
     NOT_LOOKED_AT,
     Audit,
     Comparison,
-    Estimate,
     Objective,
     Outcome,
     PeakEstimate,
@@ -61,15 +58,7 @@ _RUN_TONES = {
 }
 _RANKS = {
     Objective.THROUGHPUT: "has the highest throughput within memory",
-    Objective.LEARNING: "is predicted to come soonest to the same loss within memory",
     Objective.LARGEST: "is the largest that fits",
-    Objective.FIT: "fits within memory",
-}
-
-
-_LATER = {
-    Objective.THROUGHPUT: "with the highest throughput",
-    Objective.LEARNING: "that were predicted to come sooner to the same loss",
 }
 
 
@@ -105,7 +94,7 @@ def headline(record: Record) -> Headline:
 
 
 def of_comparison(comparison: Comparison) -> Headline:
-    tone = "bad" if comparison.failed else "note" if comparison.better is None else "good"
+    tone = "note" if comparison.better is None else "good"
     return Headline(tone, f"{comparison.verdict}.")
 
 
@@ -146,55 +135,29 @@ def of_plan(plan: Plan, record: Record | None = None) -> Headline:
     chosen = next((s for s in plan.settings if s.name == "batch_size"), None)
     if chosen is None or chosen.effective is None:
         return Headline("note", "The plan does not choose the batch size.")
-    # It is the fastest only if speed is known: not on a card with known memory and unknown rates.
-    unknown = plan.objective.is_of_speed and plan.samples_per_s is None
-    objective = Objective.LARGEST if unknown else plan.objective
+    # It is the fastest only if speed is known.
+    objective = Objective.LARGEST if plan.samples_per_s is None else plan.objective
     ranks = _ranks(plan, chosen.effective, objective, record.speed if record else None)
     sentence = _named(plan, setting_text(chosen.effective), objective, ranks)
-    comparison = record.comparison if record else None
-    if comparison is not None and comparison.better == "A":
-        sentence = (
-            f"Your own settings stay, batch size {setting_text(chosen.effective)}: those "
-            f"{_LATER[plan.objective]} learn later"
-        )
     if record and (device := record.opened.device) is not None:
-        here = "this CPU" if device.kind == "cpu" else device.label
-        sentence += f" on {device.gpu.name if device.gpu else here}"
-    predicted = _learning_part(plan) if comparison is None else ""
-    parts = [part for part in (_speed_part(plan), predicted, _peak_part(plan, record)) if part]
+        sentence += f" on {'this CPU' if device.kind == 'cpu' else device.label}"
+    parts = [part for part in (_speed_part(plan), _peak_part(plan, record)) if part]
     if parts:
         sentence += (", " if ": " in sentence else ": ") + ", ".join(parts)
     largest = record.memory.largest_batch_size if record and record.memory else None
-    if objective.is_of_speed and largest is not None and largest != chosen.effective:
+    if objective is Objective.THROUGHPUT and largest is not None and largest != chosen.effective:
         sentence += f"; the largest that fits is {largest:,}"
-    if comparison is not None:
-        other = "the predicted ones" if objective is Objective.LEARNING else "the fastest"
-        sentence += f". Beside your own settings (A), {other} (B): {comparison.verdict}"
-    elif objective.is_of_speed and chosen.requested not in (None, chosen.effective):
+    if objective is Objective.THROUGHPUT and chosen.requested not in (None, chosen.effective):
         sentence += ". Learning was not compared (brimful compare --plan does)"
-    if (
-        objective is not Objective.LEARNING
-        and plan.optima
-        and plan.optima.learning.batch_size != chosen.effective
-    ):
-        sentence += (
-            f". By a {noise_text(plan.optima.noise_scale.value)}, batch size "
-            f"{plan.optima.learning.batch_size:,} comes soonest to the same loss (predicted; "
-            "--objective learning looks for it)"
-        )
     tone = "good" if plan.verified and not plan.partial else "note"
     return Headline(tone, sentence + ("." if plan.verified else ". No trial has confirmed it."))
 
 
 def _ranks(plan: Plan, size: Setting, objective: Objective, speeds: SpeedEstimate | None) -> str:
     """How the batch size ranks among all others, by the speeds that are known."""
-    rate = plan.samples_per_s
-    if objective is Objective.THROUGHPUT and speeds is not None:
-        if speeds.knee_batch_size not in (None, size):  # runs side by side do not settle which
-            return "is among the fastest sizes that ran"
-        if rate is not None and rate.source is Source.PREDICTED and speeds.best_batch_size != size:
-            within = share_text(speeds.tolerance)
-            return f"is the smallest within {within} of the highest throughput within memory"
+    knee = speeds.knee_batch_size if speeds is not None else None
+    if objective is Objective.THROUGHPUT and knee not in (None, size):
+        return "is among the fastest sizes that ran"  # runs side by side do not settle which
     if plan.partial and objective is Objective.THROUGHPUT:
         return "is the fastest"
     return _RANKS[objective]
@@ -206,14 +169,10 @@ def _named(plan: Plan, size: str, objective: Objective, ranks: str) -> str:
     rate = plan.samples_per_s
     same = rate is not None and rate == plan.baseline_samples_per_s
     text = f"Batch size {size} {ranks}{' so far' if plan.partial else ''}"
-    if same and objective.is_of_speed:
+    if same and objective is Objective.THROUGHPUT:
         why = (
             "no gain was confirmed by then"
             if plan.partial
-            else "nothing that ran is predicted to come clearly sooner to the same loss"
-            if objective is Objective.LEARNING
-            else "nothing that fits is predicted to be clearly faster"
-            if rate is not None and rate.source is Source.PREDICTED
             else "nothing that ran was clearly faster"
         )
         text = f"Your own settings stay, batch size {size}: {why}"
@@ -457,43 +416,15 @@ def _speed_part(plan: Plan) -> str:
     now, before = plan.samples_per_s, plan.baseline_samples_per_s
     if now is None:
         return ""
-    source = "" if now.source is Source.MEASURED else f"{now.source.value} "
-    text = f"{source}{speed_text(now.value)} samples/s"
-    if before is None or not before.value or now == before:
+    text = f"{speed_text(now.value)} samples/s"
+    if plan.gain is None or now == before:
         return text
-    if plan.gain is not None:
-        return f"{text}, {plan.gain.value:.2f} × your own settings ({plan.gain.note})"
-    baseline = f"the {speed_text(before.value)} of your own settings"
-    if _overlap(now, before):
-        return f"{text}, not clearly different from {baseline} (their intervals overlap)"
-    return f"{text}, {now.value / before.value:.2f} × {baseline}"
-
-
-def _learning_part(plan: Plan) -> str:
-    """ "0.71 × the time of your own settings to that loss, by a gradient noise scale of ..."."""
-    both = plan.optima
-    if both is None or plan.objective is not Objective.LEARNING:
-        return ""
-    own, soonest, ratio = both.users_own, both.learning, ""
-    if own is not None and own.batch_size != soonest.batch_size:
-        ratio = f"{soonest.time_to_loss / own.time_to_loss:.2f} × the time of your own settings to "
-        ratio += "that loss, "
-    but = f", which does not hold for {both.misleads_for}" if both.misleads_for else ""
-    said = f"{noise_text(both.noise_scale.value)} ({both.noise_scale.source.value})"
-    return f"{ratio}by a {said}{but}"
-
-
-def _overlap(first: Estimate, other: Estimate) -> bool:
-    """Whether two intervals share a value; not so where one has none."""
-    if first.low is None or first.high is None or other.low is None or other.high is None:
-        return False
-    return first.low <= other.high and other.low <= first.high
+    return f"{text}, {plan.gain.value:.2f} × your own settings ({plan.gain.note})"
 
 
 def _peak_part(plan: Plan, record: Record | None) -> str:
     if plan.peak_bytes is None:
         return ""
-    source = "" if plan.peak_bytes.source is Source.MEASURED else f"{plan.peak_bytes.source.value} "
     budget = record.opened.budget if record else None
     allowed = f" of {bytes_text(budget.bytes)} allowed" if budget else ""
-    return f"{source}peak {bytes_text(plan.peak_bytes.value)}{allowed}"
+    return f"peak {bytes_text(plan.peak_bytes.value)}{allowed}"

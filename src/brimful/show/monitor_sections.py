@@ -17,7 +17,6 @@ from brimful.show.text import (
     count_text,
     interval_text,
     memory_of,
-    noise_text,
     share_text,
     speed_text,
 )
@@ -105,7 +104,6 @@ def _numbers(status: Status) -> tuple[tuple[str, Cell], ...]:
         "time left": f"about {whole_seconds(left.value)} to the end of {left.note} (estimate)"
         if left is not None
         else "",
-        "learning": noise_text(status.noise_scale) if status.noise_scale is not None else "",
         "silent": f"nothing printed or reported for {whole_seconds(silent_s)}"
         if silent_s is not None and silent_s >= SILENT_S
         else "",

@@ -314,9 +314,8 @@ def trial_line(number: int, result: TrialResult) -> str:
 
 
 def _tried(trial: Trial) -> str:
-    environment = f" with {', '.join(trial.environment)}" if trial.environment else ""
     how = f"at {settings_text(trial.settings)}" if trial.settings else "of the command as given"
-    return f"{kind_text(trial)} {how} on {trial.device.label}{environment}"
+    return f"{kind_text(trial)} {how} on {trial.device.label}"
 
 
 def heartbeat_line(attempt: int, beat: Heartbeat) -> str:

@@ -13,7 +13,6 @@ from brimful.show.section import (
     Figure,
     Quote,
     Section,
-    Sentences,
     Table,
     charts,
 )
@@ -25,7 +24,6 @@ from brimful.show.text import (
     environment_text,
     footnotes,
     memory_of,
-    noise_text,
     reason,
     seconds_text,
     setting_text,
@@ -157,7 +155,7 @@ def trial_sections(record: Record) -> list[Section]:
     rows, notes = [], []
     for number, result in enumerate(record.trials, 1):
         rows.append(_trial_row(number, result, memory, kind))
-        texts = (reason(result), *result.notes, _with(result.trial.environment))
+        texts = (reason(result), *result.notes)
         notes += [(number, text) for text in texts if text not in said]
     names = (
         "#",
@@ -252,8 +250,6 @@ def run_sections(run: Run) -> list[Section]:
     for ended in run.attempts[-1:]:
         title = f"Peaks by phase, measured in attempt {ended.number}"
         parts += phases_table(title, ended.phases) + _course(ended)
-        if ended.noise_scale is not None:
-            parts.append(Sentences("Learning", (f"{noise_text(ended.noise_scale)} (measured).",)))
     return parts
 
 

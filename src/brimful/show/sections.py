@@ -37,12 +37,10 @@ from brimful.show.text import (
     count_text,
     limited_text,
     method_text,
-    noise_text,
     seconds_text,
     setting_text,
     share_text,
     speed_cell,
-    speed_text,
     subject_of,
     when,
     worst_memory,
@@ -141,7 +139,6 @@ def _plan_sections(record: Record, plan: Plan) -> list[Section]:
         *settings_table(plan.settings),
         *_sizes(record, plan),
         *changes_table(record),
-        *_optima(plan),
     ]
 
 
@@ -153,39 +150,6 @@ def _sizes(record: Record, plan: Plan) -> list[Section]:
         if report.worst_batch
     ]
     return sizes_table(plan.sizes, record.opened.budget, planned_batch_size(record), notes[:1])
-
-
-def _optima(plan: Plan) -> list[Section]:
-    """Most samples a second, and soonest to the same loss, side by side."""
-    if plan.optima is None:
-        return []
-    both, scale = plan.optima, plan.optima.noise_scale
-    rows = tuple(
-        (
-            Cell(name),
-            Cell(count_text(best.batch_size)),
-            Cell(count_text(best.samples_per_step)),
-            Cell(speed_text(best.samples_per_s.value)),
-            Cell(seconds_text(best.samples_per_step / best.samples_per_s.value)),
-            Cell(f"{best.time_to_loss:.2f} ×"),
-            ABSENT if best.learning_rate is None else Cell(f"{best.learning_rate:.3g}"),
-            ABSENT if best.beta2 is None else Cell(f"{best.beta2:.5g}"),
-        )
-        for name, best in (
-            ("throughput", both.throughput),
-            ("learning", both.learning),
-            ("your own", both.users_own),
-        )
-        if best is not None
-    )
-    names = ("batch size", "samples in a step", "samples/s", "time / step", "time to loss", "lr")
-    columns = (Column("", whole=True), *(Column(name, right=True) for name in (*names, "β2")))
-    notes = (
-        f"Speeds are {both.throughput.samples_per_s.source.value}; times to a loss are predicted, "
-        f"by a {noise_text(scale.value)} ({scale.source.value}, {scale.note}).",
-        *both.notes,
-    )
-    return [Table("Most samples a second, and soonest to the same loss", columns, rows, notes)]
 
 
 def audit_sections(audit: Audit) -> list[Section]:
@@ -260,13 +224,8 @@ def changes_table(record: Record) -> list[Section]:
     speeds were measured.
     """
     plan = record.plan
-    if (
-        plan is None
-        or plan.samples_per_s is None
-        or plan.baseline_samples_per_s in (None, plan.samples_per_s)
-    ):
+    if plan is None or plan.gain is None:
         return []
-    settings = [s for s in plan.settings if s.name not in plan.environment]
     rows = [
         (
             Cell(s.name.replace("_", " ")),
@@ -274,20 +233,16 @@ def changes_table(record: Record) -> list[Section]:
             Cell(setting_text(s.effective)),
             Cell(""),
         )
-        for s in settings
+        for s in plan.settings
         if s.name == "batch_size" or s.requested not in (None, s.effective)
     ]
-    before, after = plan.baseline_samples_per_s, plan.samples_per_s
-    change = (
-        replace(_ratio(1, plan.gain.value), note=plan.gain.note)
-        if plan.gain
-        else _ratio(before.value, after.value)
-    )
-    rows.append((Cell("speed"), speed_cell(before), speed_cell(after), change))
-    users_own = {s.name: s.requested for s in settings if s.requested is not None}
-    planned = {s.name: s.effective for s in settings}
+    before, after = speed_cell(plan.baseline_samples_per_s), speed_cell(plan.samples_per_s)
+    change = replace(_ratio(1, plan.gain.value), note=plan.gain.note)
+    rows.append((Cell("speed"), before, after, change))
+    users_own = {s.name: s.requested for s in plan.settings if s.requested is not None}
+    planned = {s.name: s.effective for s in plan.settings}
     timed, memory = (
-        (_ran(record, users_own, {}, kind), _ran(record, planned, plan.environment, kind))
+        (_ran(record, users_own, kind), _ran(record, planned, kind))
         for kind in (TrialKind.SPEED, TrialKind.MEMORY)
     )
     old, new = (runs[-1] if runs else None for runs in (memory if all(memory) else timed))
@@ -297,10 +252,7 @@ def changes_table(record: Record) -> list[Section]:
 
 
 def _ran(
-    record: Record,
-    settings: Mapping[str, Setting | None],
-    environment: dict[str, str],
-    kind: TrialKind,
+    record: Record, settings: Mapping[str, Setting | None], kind: TrialKind
 ) -> list[TrialResult]:
     """The trials of these settings, as far as a trial has them; none where the batch size is not
     among them.
@@ -311,7 +263,6 @@ def _ran(
         result
         for result in completed
         if result.trial.kind is kind
-        and result.trial.environment == environment
         and "batch_size" in result.trial.settings.keys() & settings.keys()
         and all(settings.get(name, v) == v for name, v in result.trial.settings.items())
     ]
@@ -484,9 +435,8 @@ def _speed_figure(record: Record, speed: SpeedEstimate) -> Figure:
         text.append(_fastest_sentence(record, speed))
     if speed.noise is not None:
         text.append(f"Runs of the same settings usually differ by {share_text(speed.noise)}.")
-    source = speed.points[0].value.source  # all measured, or on an imaginary card all predicted
     interval = ", 95 % interval" if any(p.value.low is not None for p in speed.points) else ""
-    legend = [("dot" if source is Source.MEASURED else "dot hollow", source.value + interval)]
+    legend = [("dot", f"measured{interval}")]
     legend.append(("near", "as fast, within the tolerance"))
     legend += [("dot before", "your own settings, measured")] if before else []
     points = points_table(speed.points, "samples per second", speed_cell)

@@ -108,10 +108,6 @@ def seconds_text(value: float | None) -> str:
     return ABSENT_TEXT if value is None else format_duration(value)
 
 
-def noise_text(samples: float) -> str:
-    return f"gradient noise scale of about {count_text(float(f'{samples:.2g}'))} samples"
-
-
 def share_text(value: float | None) -> str:
     return ABSENT_TEXT if value is None else format_share(value)
 

@@ -66,13 +66,7 @@ class Audit:
 
 class Objective(StrEnum):
     THROUGHPUT = "throughput"
-    LEARNING = "learning"  # soonest to the same loss, by the gradient noise scale
     LARGEST = "largest"
-    FIT = "fit"
-
-    @property
-    def is_of_speed(self) -> bool:
-        return self in (Objective.THROUGHPUT, Objective.LEARNING)
 
 
 @dataclass(frozen=True)
@@ -105,37 +99,11 @@ class TriedSize:
 
 
 @dataclass(frozen=True)
-class Optimum:
-    """A batch size beside others, by how soon it comes to the same loss."""
-
-    batch_size: int
-    samples_per_step: float  # over all ranks and accumulated batches
-    samples_per_s: Estimate
-    time_to_loss: float = 1.0  # of the time of the one that is soonest, by the noise scale
-    # that go with it; None where the user's own are not known, or no rule is
-    learning_rate: float | None = None
-    beta2: float | None = None
-
-
-@dataclass(frozen=True)
-class Optima:
-    """The batch size of most samples a second, and the one that comes to the same loss soonest."""
-
-    noise_scale: Estimate  # of the gradient, in samples; the note says where it comes from
-    throughput: Optimum
-    learning: Optimum
-    users_own: Optimum | None  # None where it was not given, or has no speed
-    misleads_for: str | None  # an optimizer for which the noise scale says nothing
-    notes: tuple[str, ...]  # what the numbers rest on, and what they do not hold for
-
-
-@dataclass(frozen=True)
 class Plan:
     """The chosen settings, and the command to paste."""
 
     objective: Objective
     settings: tuple[EffectiveSetting, ...]
-    environment: dict[str, str]
     command_line: str  # to paste, environment included
     verified: bool  # these settings were run in a trial that fitted
     trials: int
@@ -149,7 +117,6 @@ class Plan:
     partial: str | None = None  # what ended the search before its time; None: it came to its end
     warnings: tuple[Diagnostic, ...] = ()
     sizes: tuple[TriedSize, ...] = ()  # ascending
-    optima: Optima | None = None  # None: the gradient noise scale is not known, or no speeds are
     # setting -> where brimful sets it in a script without a flag
     places: dict[str, Place] = field(default_factory=dict)
     # digests of the files that the command loaded or names, by path

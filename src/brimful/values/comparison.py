@@ -16,7 +16,6 @@ class Side:
     # in force at the first and at the last step, of each group of parameters; () where not known
     first_learning_rates: tuple[float, ...] = ()
     last_learning_rates: tuple[float, ...] = ()
-    noise_scale: float | None = None  # of the gradient, in samples; None where it is not known
     runs: int = 1
     # (samples trained on, seconds of training, smoothed loss), of its longest run, thinned
     curve: tuple[tuple[float, float, float], ...] = ()
@@ -26,7 +25,7 @@ class Side:
 class Quantity:
     """A number that both have, as medians over their runs."""
 
-    code: str  # "samples_per_s", "peak_device_bytes", "time_to_loss_s", "val_acc", ...
+    code: str  # "samples_per_s", "peak_device_bytes", "time_to_loss_s", ...
     a: float | None
     b: float | None
     # B over A, with its 95 % interval where there is noise to judge; None where not both are known
@@ -55,5 +54,3 @@ class Comparison:
     at_samples: float | None = None  # where the losses at equal samples are read
     at_s: float | None = None  # and those at equal time
     warnings: tuple[Diagnostic, ...] = ()
-    # limits of --fail-if that were passed, as they were written
-    failed: tuple[str, ...] = ()

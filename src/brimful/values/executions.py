@@ -44,7 +44,6 @@ class Execution:
     # of a trial: over its measured steps; of a run: while training
     samples_per_s: float | None = None
     loading_share: float | None = None  # of that time, waited for data
-    noise_scale: float | None = None  # of the gradient, in samples; None where it is not known
     duration_s: float  # from the start of the command to the end of its processes
     folder: str  # relative to the record
     failure: Failure | None = None
@@ -75,7 +74,6 @@ class TrialKind(StrEnum):
     MEMORY = "memory"
     SPEED = "speed"
     AUDIT = "audit"
-    NOISE = "noise"  # the gradient noise scale, at each step
 
 
 @dataclass(frozen=True)
@@ -86,8 +84,6 @@ class Trial:
     settings: dict[str, Setting]
     device: Device
     kind: TrialKind
-    # a setting that lives in the environment (malloc)
-    environment: dict[str, str] = field(default_factory=dict)
     steps: int = 3
     warmup_steps: int = 1
     see_eval: bool = True
@@ -106,8 +102,6 @@ class Trial:
     as_drawn: bool = False
     # then: which batch, and the next, is the largest of many drawn at random
     largest_at: int | None = None
-    # or: so many batches of samples sorted by size, from the largest to the smallest
-    sorted_batches: int | None = None
     # the steps go on until reserved memory has not risen for so many of them
     settles_after: int | None = None
     # `steps` is NO_LIMIT: they end so many seconds after the first, after so many samples over all

@@ -82,7 +82,6 @@ class Status:
     part: str | None = None  # what goes on in it, or came last: "attempt 2", "trial 4"
     beat: Heartbeat | None = None
     silent_s: float | None = None  # since it last printed or reported something
-    noise_scale: float | None = None  # of the gradient, in samples
     peak: PhasePeak | None = None  # so far, worst rank; of an imaginary card it is predicted
     # what an earlier record of the same command says of the settings in force
     expected_peak_bytes: Estimate | None = None  # on the card, or on the host without one

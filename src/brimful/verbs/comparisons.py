@@ -1,9 +1,7 @@
-"""What `compare` concludes: from runs side by side, from two records, from two predictions."""
+"""What `compare` concludes: from runs side by side, or from two predictions."""
 
-import re
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from brimful.decide import compare as deciding
@@ -11,16 +9,14 @@ from brimful.decide.compare import Course, Learning, quantity
 from brimful.decide.loaders_seen import dataset_length
 from brimful.decide.speed.turns import BUSY, gain
 from brimful.decide.tune.learning_rate import learning_rate_advice
-from brimful.errors import UsageError
 from brimful.units import format_share
 from brimful.values import (
-    Attempt,
     Comparison,
     Diagnostic,
     Estimate,
     Execution,
+    Prediction,
     Quantity,
-    Record,
     Setting,
     Side,
     Source,
@@ -30,7 +26,6 @@ from brimful.values import (
 NAMES = ("A", "B")
 _KEPT_POINTS = 200  # of a curve
 _DRIFT = 0.1  # of the speed, between the first run and the last of the same side: worth a word
-_LIMIT = re.compile(r"\s*(\w+)\s*([<>])\s*([\d.eE+-]+)\s*")
 _BYTES = ("allocated_bytes", "reserved_bytes", "device_bytes")
 
 
@@ -41,57 +36,18 @@ class Contestant:
     line: str
     settings: dict[str, Setting]
     runs: list[TrialResult] = field(default_factory=list)
-    metrics: list[dict[str, float]] = field(default_factory=list)  # of each run, the last values
-    joules: list[float | None] = field(default_factory=list)  # that the cards took in each run
 
 
 Contestants = tuple[Contestant, Contestant]
 WHOLE = "the whole training"
 
 
-@dataclass(frozen=True)
-class Limit:
-    """What `--fail-if` forbids: a ratio of B to A above or below a number."""
-
-    text: str
-    code: str
-    above: bool
-    number: float
-
-    def failed_by(self, quantities: Sequence[Quantity]) -> str | None:
-        """Why the comparison fails: the limit is passed, or nobody knows; None where it holds."""
-        ratio = next((q.ratio for q in quantities if q.code == self.code), None)
-        if ratio is None:
-            return f"{self.text}: the ratio is not known"
-        passed = ratio.value > self.number if self.above else ratio.value < self.number
-        return f"{self.text}: it is {ratio.value:.3g}" if passed else None
-
-
-def limit(text: str) -> Limit:
-    """Raises UsageError where it is none."""
-    match = _LIMIT.fullmatch(text)
-    with suppress(ValueError):
-        if match is not None:
-            return Limit(text.strip(), match[1], match[2] == ">", float(match[3]))
-    raise UsageError(
-        f"--fail-if {text!r}",
-        "it takes the name of a number, < or >, and a ratio of B to A",
-        "for instance --fail-if 'step_s > 1.05' (or peak_device_bytes, time_to_loss_s, ...)",
-    )
-
-
 # --- runs side by side ---
 
 
-def of_runs(
-    sides: Contestants,
-    until: str,
-    limits: Sequence[Limit],
-    metrics: Sequence[str],
-    ended: str | None,
-) -> Comparison:
-    """`until`: how long each run might train, in words; `metrics`: the names that were asked for;
-    `ended`: what cut the comparison short, None where nothing did. Whole pairs alone count.
+def of_runs(sides: Contestants, until: str, ended: str | None) -> Comparison:
+    """`until`: how long each run might train, in words; `ended`: what cut the comparison short,
+    None where nothing did. Whole pairs alone count.
     """
     pairs = min(len(side.runs) for side in sides)
     runs = [side.runs[:pairs] for side in sides]
@@ -103,13 +59,6 @@ def of_runs(
     whole = bool(reports) and all(report.ended == "script_ended" for report in reports)
     basis, speed = f"{2 * pairs} runs of {WHOLE if whole else until}", _speed(runs)
     sentence, better = deciding.verdict(speed, learned, why_not, basis, pairs, whole)
-    named = dict.fromkeys(name for side in sides for values in side.metrics for name in values)
-    metrics_by_run = [side.metrics for side in sides]
-    of_metrics = [
-        quantity(name, [(a.get(name), b.get(name)) for a, b in zip(*metrics_by_run, strict=False)])
-        for name in named
-    ]
-    joules = [_joules_per_sample(side, runs) for side, runs in zip(sides, runs, strict=True)]
     warnings = [Diagnostic("partial", f"{ended}: whole pairs alone count", "", "")] * bool(ended)
     return _comparison(
         [_of_side(*side) for side in zip(NAMES, sides, runs, (of_a, of_b), strict=True)],
@@ -121,13 +70,10 @@ def of_runs(
                 for code, number in _NUMBERS.items()
             ),
             *(learned.quantities if learned else ()),
-            *of_metrics,
-            quantity("energy_j_per_sample", list(zip(*joules, strict=True))),
         ],
         (Source.MEASURED, basis),
-        limits,
         learned,
-        warnings + _warnings(runs, metrics, named),
+        warnings + _warnings(runs),
     )
 
 
@@ -153,18 +99,6 @@ def _speed(runs: Sequence[Sequence[TrialResult]]) -> Quantity:
 def _median(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
-
-
-def _joules_per_sample(side: Contestant, runs: Sequence[TrialResult]) -> list[float | None]:
-    """Of whole runs, with what comes before the first step."""
-    samples = [
-        sum(count or 0 for report in run.reports for count in report.samples_per_step)
-        for run in runs
-    ]
-    return [
-        joules / count if joules is not None and count else None
-        for joules, count in zip(side.joules[: len(samples)], samples, strict=True)
-    ]
 
 
 def _why_not_compared(
@@ -212,7 +146,6 @@ def _of_side(
         runs[-1].samples_per_step,
         tuple(optimizers[0].first_learning_rates) if optimizers else (),
         tuple(optimizers[0].learning_rates) if optimizers else (),
-        _median([run.noise_scale for run in runs]),
         len(runs),
         _thinned(longest) if longest else (),
     )
@@ -224,19 +157,8 @@ def _thinned(course: Course) -> tuple[tuple[float, float, float], ...]:
     return tuple((p.samples, p.seconds, p.loss) for p in points[every - 1 :: every])
 
 
-def _warnings(
-    runs: Sequence[Sequence[TrialResult]], metrics: Sequence[str], named: Mapping[str, object]
-) -> list[Diagnostic]:
-    warnings = [
-        Diagnostic(
-            "no-metric",
-            f"--metric {name}: no run printed it",
-            "brimful looks for it in what the command prints",
-            "let the command print it, or train longer: an evaluation comes after an epoch",
-        )
-        for name in metrics
-        if name not in named
-    ]
+def _warnings(runs: Sequence[Sequence[TrialResult]]) -> list[Diagnostic]:
+    warnings = []
     for name, side in zip(NAMES, runs, strict=True):
         rates = [run.samples_per_s for run in side if run.samples_per_s]
         if len(rates) > 1 and abs(rates[-1] / rates[0] - 1) > _DRIFT:
@@ -283,45 +205,19 @@ def _of_learning_rates(runs: Sequence[Sequence[TrialResult]]) -> list[Diagnostic
     return [advice] if advice is not None else []
 
 
-# --- two records, two predictions ---
+# --- two predictions ---
 
 
-def of_records(
-    records: Sequence[Record], limits: Sequence[Limit], names: Sequence[str] = ()
-) -> Comparison:
-    """What each record has: of a run its last attempt, of a plan its settings, of a prediction or
-    an audit what it names. `names`: of the commands, else the records' own.
-    """
-    numbers = [_numbers_of(record) for record in records]
-    predicted = any(record.prediction for record in records)
-    source = Source.PREDICTED if predicted else Source.MEASURED
-    quantities = [
-        quantity(code, [(numbers[0].get(code), numbers[1].get(code))], source=source)
-        for code in dict.fromkeys([*numbers[0], *numbers[1]])
-    ]
-    a, b = (_recorded_course(record) for record in records)
-    learned = deciding.learning([(a, b)]) if a is not None and b is not None else None
-    why = "nothing was trained" if predicted else "the records hold no losses by step"
-    speed = next((q for q in quantities if q.code == "samples_per_s"), None)
-    sentence, better = deciding.verdict(speed, learned, why, "one record of each", 1)
-    sides = [
-        Side(
-            name,
-            names[number] if names else record.opened.record_id,
-            samples_per_step=None,
-            curve=_thinned(course) if course is not None else (),
-        )
-        for number, (name, record, course) in enumerate(zip(NAMES, records, (a, b), strict=True))
-    ]
-    return _comparison(
-        sides,
-        (_with_memory(sentence, quantities), better),
-        [*quantities, *(learned.quantities if learned else ())],
-        (source, "predicted" if predicted else "one record of each, not side by side"),
-        limits,
-        learned,
-        [],
-    )
+def of_predictions(predictions: Sequence[Prediction], names: Sequence[str]) -> Comparison:
+    """Memory, a step and an epoch of both; `names`: their commands."""
+    a, b = map(_numbers_of, predictions)
+    quantities = [quantity(code, [(a[code], b[code])], source=Source.PREDICTED) for code in a]
+    speed = next(q for q in quantities if q.code == "samples_per_s")
+    why_not, basis = "nothing was trained", "one prediction of each"
+    sentence, better = deciding.verdict(speed, None, why_not, basis, 1)
+    sides = [Side(name, line) for name, line in zip(NAMES, names, strict=True)]
+    said = (_with_memory(sentence, quantities), better)
+    return _comparison(sides, said, quantities, (Source.PREDICTED, "predicted"), None, [])
 
 
 def _with_memory(sentence: str, quantities: Sequence[Quantity]) -> str:
@@ -333,61 +229,15 @@ def _with_memory(sentence: str, quantities: Sequence[Quantity]) -> str:
     return f"{first} and {taken};{rest}" if rest else f"{first} and {taken}"
 
 
-def _numbers_of(record: Record) -> dict[str, float | None]:
-    """Raises UsageError where the record holds none."""
-    if record.run is not None and record.run.attempts:
-        return _of_execution(record.run.attempts[-1])
-    if record.prediction is not None:
-        prediction = record.prediction
-        peak, speed, epoch = prediction.peak, prediction.speed, prediction.epoch
-        return {
-            "samples_per_s": speed.samples_per_s.value if speed and speed.samples_per_s else None,
-            "step_s": speed.step_s.value if speed else None,
-            "epoch_s": epoch.train_s.value if epoch else None,
-            **{f"peak_{name}": getattr(peak, name, None) for name in _BYTES},
-            "largest_batch_size": prediction.largest_batch_size,
-        }
-    if record.plan is not None:
-        plan = record.plan
-        memory = record.memory.memory if record.memory else "device"
-        return {
-            "samples_per_s": plan.samples_per_s.value if plan.samples_per_s else None,
-            f"peak_{memory}_bytes": plan.peak_bytes.value if plan.peak_bytes else None,
-        }
-    if record.trials:
-        result = record.trials[-1]
-        return {**_of_execution(result), "step_s": _NUMBERS["step_s"](result)}
-    raise UsageError(
-        f"the record {record.opened.record_id} holds nothing to compare",
-        f"it is of `brimful {record.opened.verb}`",
-        "name records of predict, audit, tune or run that came to an end",
-    )
-
-
-def _of_execution(run: Execution) -> dict[str, float | None]:
+def _numbers_of(prediction: Prediction) -> dict[str, float | None]:
+    peak, speed, epoch = prediction.peak, prediction.speed, prediction.epoch
     return {
-        "samples_per_s": run.samples_per_s,
-        **{f"peak_{name}": getattr(run.peak, name, None) for name in _BYTES},
-        "peak_host_bytes": run.host_bytes,
+        "samples_per_s": speed.samples_per_s.value if speed and speed.samples_per_s else None,
+        "step_s": speed.step_s.value if speed else None,
+        "epoch_s": epoch.train_s.value if epoch else None,
+        **{f"peak_{name}": getattr(peak, name, None) for name in _BYTES},
+        "largest_batch_size": prediction.largest_batch_size,
     }
-
-
-def _recorded_course(record: Record) -> Course | None:
-    """Of the last attempt of a run, by its heartbeats; samples by its steps."""
-    attempt: Attempt | None = (
-        record.run.attempts[-1] if record.run and record.run.attempts else None
-    )
-    if attempt is None or not attempt.samples or not attempt.steps:
-        return None
-    beats = {beat.steps: beat for beat in attempt.course if beat.loss is not None and beat.steps}
-    if len(beats) < 2:
-        return None
-    each = attempt.samples / attempt.steps
-    return Course(
-        tuple(steps * each for steps in beats),
-        tuple(beat.seconds for beat in beats.values()),
-        tuple(beat.loss or 0.0 for beat in beats.values()),
-    )
 
 
 def _comparison(
@@ -395,12 +245,10 @@ def _comparison(
     verdict: tuple[str, str | None],
     quantities: Sequence[Quantity],
     source_and_basis: tuple[Source, str],
-    limits: Sequence[Limit],
     learned: Learning | None,
     warnings: Sequence[Diagnostic],
 ) -> Comparison:
     known = [q for q in quantities if (q.a, q.b) != (None, None)]
-    failed = [why for limit in limits if (why := limit.failed_by(known)) is not None]
     source, basis = source_and_basis
     return Comparison(
         (sides[0], sides[1]),
@@ -412,5 +260,4 @@ def _comparison(
         learned.at_samples if learned else None,
         learned.at_s if learned else None,
         tuple(warnings),
-        tuple(failed),
     )

@@ -60,6 +60,9 @@ class CardRequest:
         return self.gpu or self.gpu_memory or ""
 
 
+HERE = CardRequest()  # the device of this machine
+
+
 class Cards(NamedTuple):
     """Imaginary cards of one kind in a machine."""
 

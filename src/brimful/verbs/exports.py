@@ -1,6 +1,5 @@
-"""The predicted run in files that other tools open: PyTorch's memory viewer, Perfetto."""
+"""The predicted run in a file for PyTorch's memory viewer."""
 
-import json
 import os
 import pickle
 import shlex
@@ -8,12 +7,10 @@ from itertools import product
 from pathlib import Path
 
 from brimful.decide.memory.snapshot import Recorded, snapshot_of_cards
-from brimful.decide.speed.step_trace import step_trace
 from brimful.errors import UsageError
-from brimful.units import format_bytes, format_duration, noun_of
+from brimful.units import format_bytes, noun_of
 from brimful.values import Diagnostic, PeakEstimate, Written
 from brimful.verbs.imaginary import CardView
-from brimful.verbs.step_speed import kernels_of
 from brimful.verbs.warnings import Answer
 from brimful.verbs.what_if import origins_of
 from brimful_inside.simulator.replay import Peaks, worst_of
@@ -22,23 +19,19 @@ from brimful_inside.simulator.replay import Peaks, worst_of
 PROTOCOL = 4
 
 
-def require_writable(*paths: Path | None) -> None:
+def require_writable(path: Path) -> None:
     """Raises UsageError, before trials are run, for a file that cannot be written."""
-    named = [path for path in paths if path is not None]
-    for number, path in enumerate(named):
-        if path in named[:number]:
-            raise UsageError(f"{path} is named twice", "each file is another one", "name two files")
-        was_there = os.path.exists(path)
-        try:
-            open(path, "ab").close()
-        except OSError as error:
-            raise UsageError(
-                f"{path} cannot be written: {error.strerror}",
-                "brimful writes this file when the trials are done, and tries it before them",
-                "name a file in a folder that is there and that you may write to",
-            ) from error
-        if not was_there:
-            path.unlink()
+    was_there = os.path.exists(path)
+    try:
+        open(path, "ab").close()
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be written: {error.strerror}",
+            "brimful writes this file when the trials are done, and tries it before them",
+            "name a file in a folder that is there and that you may write to",
+        ) from error
+    if not was_there:
+        path.unlink()
 
 
 def write_snapshot(view: CardView, answer: Answer, path: Path) -> Written | Diagnostic:
@@ -83,24 +76,6 @@ def _recorded(view: CardView, answer: Answer, peak: PeakEstimate) -> list[Record
         if worst_of([card.replayed for card in cards]).peak == wanted:
             return cards
     return None
-
-
-def write_step_trace(view: CardView, answer: Answer, path: Path) -> Written | Diagnostic:
-    """One predicted step, kernel by kernel, as a Chrome trace; or why it is not written."""
-    size = view.trials.in_force(answer.conclusion, answer.size)
-    model, *_ = kernels_of(view, size)
-    traced = None if model is None else step_trace(model, view.gpu, size)
-    if traced is None:
-        no_step, no_speed = "no trial measured a whole step", "the speed of this card is not known"
-        return _not_written(path, no_step if model is None else no_speed)
-    step_s, trace = traced
-    return _written(
-        path,
-        json.dumps(trace, separators=(",", ":")).encode(),
-        f"one predicted step {_run(view, answer)}, {format_duration(step_s)} long, as a Chrome "
-        "trace",
-        "open it at https://ui.perfetto.dev or chrome://tracing",
-    )
 
 
 def _run(view: CardView, answer: Answer) -> str:

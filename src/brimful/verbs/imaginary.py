@@ -1,4 +1,4 @@
-"""What predict and tune share on an imaginary card: the trials as a card reads them, and the search
+"""What the verbs share on an imaginary card: the trials as a card reads them, and the search
 for the largest batch size.
 """
 

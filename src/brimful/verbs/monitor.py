@@ -146,7 +146,6 @@ class Monitor:
             "part": f"{'trial' if run is None else 'attempt'} {start.number}",
             "command": shlex.join(start.argv),
             "beat": beat,
-            "noise_scale": gather.noise_scale(reports),
             "peak": gather.whole_peak(reports),
             "findings": (*dict.fromkeys((*record.notes, *now)),),
             "tail": {name: tuple(map(masking.text, rows)) for name, rows in tail.items() if rows},

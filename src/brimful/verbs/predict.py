@@ -14,7 +14,6 @@ from brimful.decide.memory.search_traced import NOT_FOLLOWED, MemoryConclusion
 from brimful.decide.next_command import after_prediction, recommended
 from brimful.decide.run.settings import BATCH_SIZE
 from brimful.decide.speed.epoch import epoch_of, loading_of
-from brimful.decide.speed.predicted import rates_of
 from brimful.decide.tune.sizes import sizes_to_show
 from brimful.errors import CUT_SHORT, UsageError
 from brimful.measure.traces import cards_of
@@ -32,7 +31,7 @@ from brimful.values import (
 )
 from brimful.verbs.answers import asked_about, by_search, sizes_of, so_far, timed_batch
 from brimful.verbs.devices import CardRequest
-from brimful.verbs.exports import require_writable, write_snapshot, write_step_trace
+from brimful.verbs.exports import require_writable, write_snapshot
 from brimful.verbs.grid import MOST_CELLS, grid_of, without_effect
 from brimful.verbs.imaginary import CardView, largest_without_interval, view_of
 from brimful.verbs.results import PHASES
@@ -62,7 +61,6 @@ def predict(
     sizes: Sequence[int] = (),
     without_interval: bool = False,
     snapshot: str | Path | None = None,
-    step_trace: str | Path | None = None,
     smallest: bool = False,
 ) -> Record:
     """Runs the command for a few steps on an imaginary card. Returns the record, whose `prediction`
@@ -75,20 +73,16 @@ def predict(
     each combination is a cell of a table, and the fastest that fits is the answer. `sizes`: the
     batch sizes of its table of them; () takes some up to the largest. `without_interval`: whether
     the largest that fits if the prediction is right to the byte is looked for as well, by a trial
-    more as a rule. `snapshot`, `step_trace`: files to write, the run for PyTorch's memory viewer
-    and a step for Perfetto, both at the batch size that is answered for. `smallest`: of several
+    more as a rule. `snapshot`: the file to write for PyTorch's memory viewer, of the run at the
+    batch size that is answered for. `smallest`: of several
     cards the answer is for the smallest that fits, not for the cheapest. Raises UsageError for a
     file that cannot be written and without a card, NoSuchDevice for an unknown one, DoesNotFit when
     an open batch size fits at no value, and the errors of `verbs.results`.
     """
     request = CardRequest(gpu, gpu_memory, ranks, as_rank, link)
     _require_card(request)
-    files = {
-        write: Path(path)
-        for write, path in ((write_snapshot, snapshot), (write_step_trace, step_trace))
-        if path is not None
-    }
-    require_writable(*files.values())
+    if snapshot is not None:
+        require_writable(Path(snapshot))
     sets = _sets(solve, grid, settings or {})
     began = start(argv, settings, options, "auto", request, takes_several=True, sets=sets)
     if grid and len(began.several) > 1:
@@ -103,13 +97,6 @@ def predict(
             f"{of_sizes} together with --grid, --solve or several cards",
             "these have a table of their own",
             f"leave {of_sizes} out",
-        )
-    gpus = [device.gpu for device, _ in began.several]
-    if step_trace is not None and not any(gpu and rates_of(gpu) for gpu in gpus):
-        raise UsageError(
-            "a step trace of a card of which only the memory is known",
-            "without its speed no kernel has a time",
-            "name the card: --gpu NAME (`brimful gpus` lists them)",
         )
     if solve is not None:
         began = replace(began, asked=None)
@@ -155,12 +142,12 @@ def predict(
             following = after_prediction(trials.command, prediction, is_open, trials.settings_at)
             warnings = (*prediction.warnings, *about_steps(prediction, epoch))
             prediction = replace(prediction, next_command=following, epoch=epoch, warnings=warnings)
-            for write, path in files.items():
-                written = write(view, answer, path)
+            if snapshot is not None:
+                written = write_snapshot(view, answer, Path(snapshot))
                 if isinstance(written, Diagnostic):
                     session.note(written)
                 else:
-                    prediction = replace(prediction, written=(*prediction.written, written))
+                    prediction = replace(prediction, written=(written,))
         except CUT_SHORT as stop:
             prediction = prediction or _prediction(view, answer, None, noted)
             note = session.partial(stop, "the answer is there, and not all that is said beside it")

@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -29,7 +29,7 @@ from brimful.measure.attempt import run_attempt
 from brimful.measure.outcome import is_final
 from brimful.measure.supervisor import GRACE_S, SignalForwarding
 from brimful.outcomes import EXHAUSTED, OUT_OF_MEMORY, OUTCOMES, remedy
-from brimful.show.text import environment_text, failure_text
+from brimful.show.text import failure_text
 from brimful.units import counted, format_bytes, format_duration, parse_bytes
 from brimful.values import (
     Attempt,
@@ -96,7 +96,8 @@ class _Going:
     chosen: run_plan.Chosen
     started: RunStarted
     rows: tuple[EffectiveSetting, ...]
-    environment: dict[str, str]
+    # that brimful adds, after an attempt that fragments its memory
+    environment: dict[str, str] = field(default_factory=dict)
     attempts: list[Attempt] = field(default_factory=list)
     noted: list[Diagnostic] = field(default_factory=list)
     disk_is_full: bool = False  # and the record on it stays as it is
@@ -116,15 +117,11 @@ class _Going:
                 f"{error.problem} The run goes on; its record stays as it is. {error.suggestion}"
             )
 
-    def begin(self, advice: Diagnostic | None, kept: Iterable[str]) -> None:
-        """Keeps and shows what the run trains by. `kept`: sentences about environment variables of
-        the user's that stay.
-        """
+    def begin(self, advice: Diagnostic | None) -> None:
+        """Keeps and shows what the run trains by."""
         self.keep(self.started)
         if advice:
             self.note(advice)
-        for sentence in kept:
-            self.note(Diagnostic("environment", sentence, "yours is in force", ""))
         self.session.message(f"Trains by {self.started.why}")
         if self.chosen.differences:
             self.note(
@@ -134,10 +131,6 @@ class _Going:
                     "neither memory nor speed depends on that, so the plan holds",
                     "--strict refuses such differences",
                 )
-            )
-        if self.environment:
-            self.session.message(
-                f"The plan adds to the environment: {environment_text(self.environment)}"
             )
 
     def note(self, advice: Diagnostic) -> None:
@@ -208,7 +201,6 @@ def run(
     started = RunStarted(
         chosen.source, chosen.why, max_restarts, resume_words, limit, sizes, goes_on
     )
-    environment, kept = run_settings.environment_of(chosen.plan, os.environ)
     with opened("run", command, chosen.device, options) as session:
         if size is not None:  # until the training starts, a signal ends brimful
             command, sources = run_plan.placed(session, command, chosen, given, int(size))
@@ -217,8 +209,8 @@ def run(
         with SignalForwarding(grace_s) as signals:
             if before is not None:
                 rows = before.settings_over(rows)
-            going = _Going(session, watching, command, chosen, started, rows, environment)
-            going.begin(advice, kept)
+            going = _Going(session, watching, command, chosen, started, rows)
+            going.begin(advice)
             if before is not None:
                 going.note(before.advice)
             ended = _to_the_end(going, signals)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from brimful.decide import loaders_seen
 from brimful.decide.memory.search_traced import FIRST_SIZE, MemoryConclusion
-from brimful.decide.memory.uneven import are_uneven, drawn_steps, epochs_of, falling, padded
+from brimful.decide.memory.uneven import are_uneven, drawn_steps, epochs_of
 from brimful.decide.run.settings import BATCH_SIZE
 from brimful.decide.speed.kernels import KernelModel, ScaledKernels, fit_kernels
 from brimful.errors import CommandFailed
@@ -244,31 +244,6 @@ class Trials:
         programs = [program_of(card.trace) for card in read_traces(result, self.session.folder)]
         held = [program.peak_live_bytes(program.sizes) for program in programs]
         return programs, held.index(max(held)) if held else 0
-
-    # --- what would become of uneven batches that a loader draws at random
-
-    def sorted_epochs(self, size: int | None) -> tuple[list[Program], float]:
-        """(The fullest card's program over an epoch of batches as samplers by length give them,
-        what a step allocates in the mean, to that of batches as they are), by one more trial; []
-        where it fails."""
-        drawn = self.drawn[size]
-        steps = drawn.trial.steps + 1
-        count = ceil(steps * self._batches_per_step(size))
-        result = self._run_as_drawn(size, steps, sorted_batches=count)
-        (in_order, _), (as_they_are, fullest) = map(self._programs_of, (result, drawn))
-        if result.outcome is not Outcome.COMPLETED or len(in_order) != len(as_they_are):
-            return [], 1.0
-        return falling(in_order[fullest], as_they_are[fullest])
-
-    def padded_epochs(self, size: int | None, multiple: int) -> tuple[list[Program], float]:
-        """The same, had each batch been padded to a multiple; [] where that does not follow from
-        the batches that were drawn."""
-        programs, _ = self._programs_of(self.drawn[size])
-        lengths = loaders_seen.lengths_of(self.drawn[size])
-        if not lengths or self._batches_per_step(size) != 1 or len(programs) != 1:
-            return [], 1.0
-        share = sum(-(-length // multiple) * multiple for length in lengths) / sum(lengths)
-        return padded(programs[0], lengths, multiple), share
 
     # --- reading
 

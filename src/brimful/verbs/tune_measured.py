@@ -5,9 +5,6 @@ On a CPU memory and time have trials of their own, for what makes resident memor
 slower.
 """
 
-import os
-import platform
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -32,7 +29,7 @@ from brimful.decide.memory.search_measured import (
 )
 from brimful.decide.run.settings import BATCH_SIZE, EVAL_BATCH_SIZE, WORKERS
 from brimful.decide.tune.objective import fits_budget, peak_bytes
-from brimful.decide.tune.problem import ALLOCATOR, Request, SpeedProblem
+from brimful.decide.tune.problem import Request, SpeedProblem
 from brimful.decide.tune.search import Search
 from brimful.errors import CUT_SHORT, BrimfulError, DoesNotFit, TimeIsUp, TrialFailed
 from brimful.outcomes import OUT_OF_MEMORY
@@ -42,13 +39,11 @@ from brimful.values import (
     Limits,
     Objective,
     Outcome,
-    Plan,
     Setting,
     Trial,
     TrialKind,
     TrialResult,
 )
-from brimful.verbs import tune_learning
 from brimful.verbs.devices import host_of, require_that_card
 from brimful.verbs.locate import locate
 from brimful.verbs.results import (
@@ -67,7 +62,7 @@ SETTLED = 50
 _SMALL_MEMORY_TRIALS = 3  # on a CPU, where fastness and not size is wanted
 
 
-def run(session: Session, task: Task) -> Plan:
+def run(session: Session, task: Task) -> None:
     """Tunes `task`; estimates and plan go into the session's record. Raises DoesNotFit and the
     errors of `verbs.results`.
     """
@@ -83,7 +78,7 @@ def run(session: Session, task: Task) -> Plan:
         raise ignores_the_batch_size(task.start.command)
     if memory.largest is None:
         raise stop or _nothing_fits(session, task)
-    task = _with_workers(session, tune_learning.with_noise_scale(session, task))
+    task = _with_workers(session, task)
     room = _room(session, task, memory.largest)
     if task.strict:
         refuse(room.warnings)
@@ -91,10 +86,7 @@ def run(session: Session, task: Task) -> Plan:
     if end.result.chosen is None:
         raise error_of(session, end.result.failure or session.results[-1])
     session.keep(end.result.speed)
-    plan = plan_of(session, task, end, memory.estimate, room)
-    plan = tune_learning.with_optima(session, plan, task.noise_scale)
-    session.keep(plan)
-    return plan
+    session.keep(plan_of(session, task, end, memory.estimate, room))
 
 
 def _without_a_flag(session: Session, task: Task) -> Task:
@@ -300,12 +292,8 @@ def _problem(
         fits=lambda trial_result: fits_budget(trial_result, task.start.budget),
         settings=task.settings,
         requested=task.start.asked,
-        environments=(ALLOCATOR,) if task.on_cpu and _may_set_malloc(task.start.command) else (),
         worker_counts=_worker_counts(session, task, room, machine.cores if machine else 1),
         objective=task.objective,
-        noise_scale=task.noise_scale.value
-        if task.noise_scale and task.objective is Objective.LEARNING
-        else None,
         limited_by=name if upper is not None and upper <= largest else memory.estimate.limited_by,
         is_uneven=lambda: not task.on_cpu and any(map(are_uneven, session.results)),
     )
@@ -326,16 +314,6 @@ def _worker_counts(session: Session, task: Task, room: LoaderPlan, cores: int) -
     return tuple(count for count in counts if count not in (0, workers))
 
 
-def _may_set_malloc(command: Command) -> bool:
-    """Whether glibc's malloc is there and the user has not configured it."""
-    environment = {**os.environ, **command.environment}
-    if "malloc" in environment.get("LD_PRELOAD", "") or not environment.keys().isdisjoint(
-        ALLOCATOR
-    ):
-        return False
-    return sys.platform == "linux" and platform.libc_ver()[0] == "glibc"
-
-
 def _search_speed(
     session: Session, task: Task, problem: SpeedProblem, stop: BaseException | None
 ) -> SearchEnd:
@@ -350,7 +328,6 @@ def _search_speed(
             session,
             TrialKind.SPEED,
             request.settings,
-            environment=dict(request.environment),
             see_eval=request.see_eval,
         )
         if request.verifies:
@@ -363,7 +340,8 @@ def _search_speed(
         run_search(search.steps(), run)
         return SearchEnd(search.result())
     except CUT_SHORT as stop:
-        if not (task.on_cpu and task.objective.is_of_speed):  # whose trials of memory are slower
+        # a CPU's trials of memory are slower
+        if not task.on_cpu or task.objective is Objective.LARGEST:
             search.learn(result for result in session.results if trained(result))
         if search.result().chosen is None:
             raise

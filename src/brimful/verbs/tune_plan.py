@@ -11,7 +11,6 @@ from brimful.decide.loading import EVAL_TIMES, LoaderPlan
 from brimful.decide.run.settings import BATCH_SIZE, WORKERS
 from brimful.decide.speed.measured import noise_of, rate_estimate
 from brimful.decide.speed.turns import BUSY
-from brimful.decide.tune.learning import in_batch_sizes
 from brimful.decide.tune.learning_rate import learning_rate_advice, users_rate
 from brimful.decide.tune.objective import fits_budget, peak_bytes
 from brimful.decide.tune.plan import make_plan
@@ -46,7 +45,6 @@ class Task:
     start: Start
     objective: Objective
     settings: Mapping[str, Setting]  # all but the batch size
-    noise_scale: Estimate | None = None  # of the gradient, in samples; None: not known
     host_policy: str = "measured"
     strict: bool = False
     # trials of the memory that were run already
@@ -79,7 +77,7 @@ class Task:
         """Else a few memory trials show how far the search for speed may go, and no largest size is
         named.
         """
-        return not self.on_cpu or not self.objective.is_of_speed
+        return not self.on_cpu or self.objective is Objective.LARGEST
 
     def following(self, batch_size: Setting | None) -> dict[str, Setting]:
         return (
@@ -166,7 +164,6 @@ def plan_of(
         _why(task, result, replace(room, warnings=warnings)),
         ({BATCH_SIZE: asked} if asked else {}) | dict(task.defaults),
         verified=fits_budget(confirmed, budget),
-        environment=result.environment,
         peak_bytes=Estimate(peak, Source.MEASURED, note=f"{budget.memory} memory{evaluated}")
         if peak
         else None,
@@ -185,7 +182,7 @@ def plan_of(
             *_load_advice(session.results),
             *_noise_advice(result),
             *warnings,
-            *rate_advice(confirmed, asked, size, task.noise_scale),
+            *rate_advice(confirmed, asked, size),
         ),
         sizes=_sizes(session, task, result, memory),
     )
@@ -296,15 +293,12 @@ def _noise_advice(result: SearchResult) -> list[Diagnostic]:
     ]
 
 
-def rate_advice(
-    trial_result: TrialResult, before: int | None, after: int, noise_scale: Estimate | None
-) -> list[Diagnostic]:
+def rate_advice(trial_result: TrialResult, before: int | None, after: int) -> list[Diagnostic]:
     """What a changed batch size means for the learning rate of the first optimizer: one warning, or
     none.
     """
     rate = name = None
     for optimizer in trial_result.reports[0].optimizers[:1] if trial_result.reports else ():
         name, rate = optimizer.name, users_rate(optimizer)
-    noise = in_batch_sizes(noise_scale, trial_result)
-    advice = learning_rate_advice(rate, before, after, name, noise)
+    advice = learning_rate_advice(rate, before, after, name)
     return [advice] if advice is not None else []

@@ -29,7 +29,7 @@ from brimful.decide.speed.predicted import LINKS_REACHED, efficiency_of, predict
 from brimful.decide.speed.updates import Reworked
 from brimful.errors import CUT_SHORT
 from brimful.measure.traces import read_trace, read_traces
-from brimful.units import format_duration, format_share
+from brimful.units import format_duration
 from brimful.values import (
     Diagnostic,
     Estimate,
@@ -251,7 +251,6 @@ class _Changes:
         sizes = [s for s in done if s == size] if self.of_one_size else with_whole_steps(done)
         kernels = {size or 0: trials.read(size).kernels for size in sizes}
         self.now = _State(memory, size, kernels, self.step_s)
-        self.states_bytes = memory.bytes_of(OPTIMIZER_STATE)
 
     @staticmethod
     def fits(state: _State) -> bool:
@@ -270,8 +269,7 @@ class _Changes:
             for change in (*free, *of_the_script):
                 change()
         else:
-            last = (self.offloaded_states, self.sharded)
-            for change in (*free, self.micro_batches, *of_the_script, *last):
+            for change in (*free, self.micro_batches, *of_the_script, self.sharded):
                 change()
                 if self.fits(self.now):
                     break
@@ -291,12 +289,12 @@ class _Changes:
         self._take(code, what, how, Source.PREDICTED, after)
 
     def against_fragmentation(self) -> None:
-        """What else keeps uneven batches from leaving the reserved memory in pieces, each alone."""
-        memory, trials, size = self.now.memory, self.view.trials, self.now.batch_size
+        """What else keeps uneven batches from leaving the reserved memory in pieces."""
+        memory, before = self.now.memory, self.now
         settings = memory.program.settings_after(memory.card.settings)
         if not memory.epochs or settings.expandable_segments or not settings.native:
             return
-        conf = conf_in({**os.environ, **trials.command.environment})
+        conf = conf_in({**os.environ, **self.view.trials.command.environment})
         confs = [
             ",".join(filter(None, (conf, f"roundup_power2_divisions:{divisions}")))
             for divisions in remedies.DIVISIONS
@@ -307,46 +305,10 @@ class _Changes:
         }
         best = min(confs, key=lambda text: rounded[text].rank)
         how = f"PYTORCH_CUDA_ALLOC_CONF={best} before the command"
-        self._alone("rounded-sizes", "sizes rounded up", how, Source.PREDICTED, rounded[best])
-        if size not in trials.drawn:
-            return
-        code, what = "sorted-batches", "batches of similar lengths, the longest first"
-        if not self._takes_too_long(code, what):
-            epochs, share = trials.sorted_epochs(size)
-            self._alone(
-                code,
-                what,
-                'a sampler by length, as train_sampling_strategy="group_by_length" of '
-                "Transformers' Trainer (before 5.0 group_by_length=True)",
-                Source.PREDICTED,
-                replace(memory, epochs=tuple(map(self.view.here, epochs))),
-                share,
-            )
-        epochs, share = trials.padded_epochs(size, remedies.PADDED)
-        self._alone(
-            "padded-batches",
-            f"lengths padded to multiples of {remedies.PADDED}",
-            f"pad_to_multiple_of={remedies.PADDED} of Transformers' collators, or the same in your "
-            "collate_fn",
-            Source.ESTIMATE,
-            replace(memory, epochs=tuple(map(self.view.here, epochs))),
-            share,
-        )
-
-    def _alone(
-        self, code: str, what: str, how: str, source: Source, memory: Memory, share: float = 1.0
-    ) -> None:
-        """`share`: what a step allocates in the mean, to that of batches as they are; it takes the
-        time of one with as many samples fewer, or more."""
-        now, more = self.now, "more" if share > 1 else "less"
-        if not memory.epochs:
-            return self._no(code, what, "brimful could not put an epoch of such batches together")
-        size = now.batch_size and max(1, round(now.batch_size * share))
-        basis = f"a step allocates about {format_share(abs(share - 1))} {more} in the mean"
-        after = replace(now, memory=memory, batch_size=size)
-        if self._take(code, what, how, source, after, basis if share != 1 else ""):
+        after = replace(before, memory=rounded[best])
+        if self._take("rounded-sizes", "sizes rounded up", how, Source.PREDICTED, after):
             self.instead.append(self.remedies.pop())
-            self.now = now
+            self.now = before
 
     def fused_optimizer(self) -> None:
         memory = self.now.memory
@@ -465,28 +427,6 @@ class _Changes:
                 f"{remedies.EIGHT_BIT_BLOCK}",
             )
 
-    def offloaded_states(self) -> None:
-        """Gradients go to the host, which updates its states, all of them in full, and parameters
-        come back, once a step.
-        """
-        if not self.states_bytes:
-            return
-        name, *_ = [*self._optimizers(remedies.FUSED_OPTIMIZERS), "AdamW"]
-        gradients = self.now.memory.bytes_of(GRADIENTS)
-        efficiency = efficiency_of(self.view.gpu)
-        more_s = updates.on_the_host_s(gradients, self.states_bytes, efficiency)
-        self._take(
-            "offload",
-            "optimizer states on the host",
-            f"torchao.optim.CPUOffloadOptimizer(model.parameters(), torch.optim.{name}, ...) in "
-            "place of the optimizer (it takes no gradient clipping and no scheduler), or "
-            "DeepSpeed's offload",
-            Source.ESTIMATE,
-            self._resized(remedies.offloaded, updates.without_update, more_s),
-            f"the states' bytes; on a host that moves {efficiency.host_bytes_per_s / 1e9:.0f} GB/s "
-            "(assumed)",
-        )
-
     def sharded(self) -> None:
         """As few cards as make it fit, else the most."""
         report = self.view.trials.representative().reports[0]
@@ -508,8 +448,6 @@ class _Changes:
             "torch.distributed.fsdp.fully_shard on each block and on the model, made on the host "
             "or the meta device"
         )
-        if any(remedy.code == "offload" for remedy in self.remedies):
-            how += ", with its CPUOffloadPolicy in place of the optimizer's"
         basis = (
             f"1/{cards} of parameters, gradients and states, some blocks whole, NCCL's buffers; "
             "the exchange hidden by nothing"

@@ -133,7 +133,6 @@ def _install(context: ProcessContext, torch: Any) -> None:
     from brimful_inside.probe.hooks.exceptions import watch_exceptions
     from brimful_inside.probe.hooks.forward_backward import patch_backward, patch_compile
     from brimful_inside.probe.hooks.frameworks import patch_frameworks
-    from brimful_inside.probe.hooks.gradient_noise import patch_gradient_noise
     from brimful_inside.probe.hooks.optimizer_steps import patch_graphs, patch_optimizers
     from brimful_inside.probe.memory.device_memory import meter_for
     from brimful_inside.probe.process.exit import patch_groups, patch_spawn
@@ -156,7 +155,6 @@ def _install(context: ProcessContext, torch: Any) -> None:
         context.config.device != "imaginary"
     ):  # an imaginary card compiles nothing, so a hook breaks no graph there
         patch_compile()
-        patch_gradient_noise()
     watch_exceptions()
     patch_spawn(context.config.cut)
     patch_groups()

@@ -15,7 +15,6 @@ from brimful_inside.probe.hooks.audited import Audited
 from brimful_inside.probe.hooks.data_loaders import Loaders
 from brimful_inside.probe.hooks.exceptions import Failures
 from brimful_inside.probe.hooks.forward_backward import ForwardWatch, Losses, first_of
-from brimful_inside.probe.hooks.gradient_noise import EVERY, GradientNoise
 from brimful_inside.probe.hooks.optimizer_steps import CapturedSteps, Stepped, Steps
 from brimful_inside.probe.memory.leaks import Leaks
 from brimful_inside.probe.memory.phases import Phases
@@ -46,7 +45,6 @@ class Probe:
         )
         self.losses = Losses(imaginary, config.cut)
         long = not config.cut or config.steps == NO_LIMIT
-        self.noise = GradientNoise(1 if config.noise else EVERY if long and not imaginary else 0)
         self.counter = RunCounter(device.held) if long else None
         self._kept_steps = NO_LIMIT if config.cut else KEPT_STEPS
         self.loaders = Loaders(config.audits, imaginary, config.time_loader, self._kept_steps)
@@ -214,7 +212,6 @@ class Probe:
         samples = self._samples_of_step()
         self._samples += samples or 0
         self.losses.step()
-        self._look_at_noise(number, samples)
         if self.counter is not None:
             self.counter.step(samples, waited_s)
         self._first_dimension, self._backwards = None, 0
@@ -240,12 +237,6 @@ class Probe:
         self._backwards = 0
         if record.steps == 1:
             self.audited.steps(record.groups)
-
-    def _look_at_noise(self, number: int, samples: Optional[int]) -> None:
-        any_trained = self.loaders.any_trained
-        batches = self.loaders.consumption.latest_batches if any_trained else self._backwards
-        if self.steps.pace is not None:
-            self.noise.step(number, self.steps.pace.groups, samples, batches)
 
     @guarded
     def scaler_skipped(self, optimizer: Any) -> None:

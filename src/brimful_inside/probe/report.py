@@ -122,8 +122,6 @@ def report_of(probe: Any, ended: str, waits: bool = True) -> Report:
     without `waits`: then losses and learning rates that lie on the device stay unread."""
     over = ended != "running"
     waits = over and waits
-    if waits:
-        probe.noise.read()
     rank, size = world()
     batches, samples = probe.loaders.consumption.by_step()
     if not any(batches) and probe.inputs:
@@ -150,9 +148,6 @@ def report_of(probe: Any, ended: str, waits: bool = True) -> Report:
         loaders=probe.loaders.read(probe.times.between),
         phases=probe.phases.read(),
         losses=probe.losses.read(waits) if over else [],
-        noise_trace=probe.noise.scale.trace,
-        noise_square=probe.noise.scale.square,
-        noise_steps=probe.noise.scale.measured,
         worst_batch=probe.worst.report(probe.loaders.is_trained)
         if probe.worst is not None
         else None,

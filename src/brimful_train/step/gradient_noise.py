@@ -12,10 +12,10 @@ from contextlib import contextmanager
 import torch
 
 from brimful.values import EffectiveSetting
-from brimful_inside.noise_scale import NoiseScale, PassNorms, squared_norm
 from brimful_inside.script import is_imaginary
 from brimful_train.config import Config
 from brimful_train.distributed.parallel import Network
+from brimful_train.step.noise_scale import NoiseScale, PassNorms, squared_norm
 from brimful_train.step.oom import Pieces
 
 EVERY = 50  # updates; assumed: seldom enough for the cost that bench/engine_cost.py shows

@@ -1,16 +1,22 @@
 """`brimful monitor` as it is typed, off a terminal and with what a terminal would have."""
 
+import io
 import json
 import os
 import sys
 from contextlib import closing
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+from rich.console import Console
 
+from brimful.cli import views
 from brimful.codec import SCHEMA
+from brimful.errors import UsageError
 from brimful.record import RecordWriter
 from brimful.values import Closed, Opened
+from tests.brimful.watched import watched
 
 
 @pytest.fixture
@@ -49,13 +55,10 @@ def test_off_a_terminal_it_ends_with_the_run_whose_end_it_says(typed, record):
     ]
 
 
-def test_a_process_has_the_machines_side_and_its_metrics_go_to_a_file(typed, tmp_path):
-    path = tmp_path / "brimful.prom"
-    code, out, _ = typed("monitor", "--once", "--pid", str(os.getpid()), "--export", str(path))
+def test_a_process_has_the_machines_side(typed):
+    code, out, _ = typed("monitor", "--once", "--pid", str(os.getpid()))
     assert code == 0 and f"process {os.getpid()} goes on" in out and "Host" in out
     assert "now, resident in" in out and "phase" not in out
-    assert f'brimful_going{{of="process {os.getpid()}"}} 1.0' in path.read_text()
-    assert typed("monitor", "--once", "--export", str(tmp_path / "no" / "x"))[0] == 2
 
 
 def test_a_record_and_a_process_are_not_watched_together(typed, record):
@@ -63,10 +66,18 @@ def test_a_record_and_a_process_are_not_watched_together(typed, record):
     assert (code, out) == (2, "") and "a record and --pid" in " ".join(err.split())
 
 
-def test_the_live_view_names_the_extra_that_it_needs(typed, record, monkeypatch):
-    monkeypatch.setitem(sys.modules, "textual", None)
-    monkeypatch.delitem(sys.modules, "brimful.show.monitor_app", raising=False)
+def test_the_live_view_draws_until_the_run_ends_and_its_last_screen_stays(monkeypatch):
+    monkeypatch.setattr(views, "_LOOK_EVERY_S", 0.0)
+    run = watched().statuses
+    waiting, stream = [run["train"], run["failed"]], io.StringIO()
+    views.watch(lambda: waiting.pop(0), Console(file=stream, force_terminal=True, width=120))
+    shown, _, last = stream.getvalue().rpartition("\x1b[?1049l")  # the terminal as it was before
+    assert "goes on" in shown and not waiting
+    assert "has ended with exit code 5" in last and "goes on" not in last
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, UsageError("no run")])
+def test_ctrl_c_ends_the_live_view_and_an_error_leaves_it(typed, record, monkeypatch, error):
+    monkeypatch.setattr(views, "watch", Mock(side_effect=error))
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    code, out, err = typed("monitor")
-    assert (code, out) == (2, "") and "pip install 'brimful[monitor]'" in err
-    assert typed("monitor", "--once")[0] == 0, "which does without it"
+    assert typed("monitor")[0] == (0 if error is KeyboardInterrupt else 2)

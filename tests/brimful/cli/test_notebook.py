@@ -1,15 +1,11 @@
 """Notebooks, in IPython's own shell."""
 
 import atexit
-import io
-import sys
-from contextlib import redirect_stderr
 
 import pytest
 
 from brimful.show.text import bytes_text
 from brimful.values import Audit, Plan, Prediction, Record
-from tests.brimful.end_to_end.helper import TRAINING
 from tests.brimful.show import product
 from tests.brimful.show.test_html import Reader
 
@@ -45,7 +41,7 @@ def page_in(shown: dict[str, str]) -> str:
 
 def values() -> list[Record | Prediction | Plan | Audit]:
     prediction = product.ALL["predict-out-of-memory"]().prediction
-    plan, audit = product.ALL["tune-card"]().plan, product.ALL["audit"]()
+    plan, audit = product.ALL["tune-cpu"]().plan, product.ALL["audit"]()
     assert prediction and plan and audit.audit
     return [prediction, plan, audit.audit, audit, product.ALL["hostile"]()]
 
@@ -71,43 +67,3 @@ def test_records_and_their_answers_show_themselves_as_pages_of_their_own_and_as_
 def test_without_the_extension_values_are_shown_as_before(bare_shell):
     shown, _ = bare_shell.display_formatter.format(product.ALL["audit"]().audit)
     assert list(shown) == ["text/plain"] and shown["text/plain"].startswith("Audit(")
-
-
-def asked(shell, line, cell) -> tuple[Record | None, str]:
-    """(What a cell under %%brimful gives, what stands on standard error.)"""
-    with redirect_stderr(io.StringIO()) as said:
-        result = shell.run_cell_magic("brimful", line, cell)
-    return result, said.getvalue()
-
-
-@pytest.mark.heavy
-def test_a_cell_is_predicted_as_a_script_in_the_notebooks_folder_and_changes_nothing_in_it(
-    shell, tmp_path
-):
-    (tmp_path / "beside.py").write_text("BATCH = 24\n")
-    cell = TRAINING.replace("SAMPLES", "512").replace("args.batch_size", "BATCH")
-    cell = f"from beside import BATCH\n{cell}"
-    record, said = asked(shell, "--gpu-memory 4GiB --batch-size-from none", cell)
-    assert record is not None, said
-    assert record.prediction is not None and record.prediction.verdict == "fits"
-    assert record.trials[-1].samples_per_step == 24 and "trial 1" in said
-    assert "loader" not in shell.user_ns
-    assert "brimful predict" in page_in(shell.display_formatter.format(record)[0])
-    assert [path.name for path in tmp_path.glob("*.py")] == ["beside.py"]
-    record, said = asked(shell, "--gpu-memory 4GiB", "model.train()")
-    assert record is None and "NameError: name 'model' is not defined" in said
-    assert "names of other cells are not known there" in said
-
-
-def test_what_is_typed_wrongly_is_said_as_on_the_command_line(shell):
-    record, said = asked(shell, "--gpu nope", "import torch")
-    assert record is None and "There is no card called 'nope'" in said
-    record, said = asked(shell, "", "import torch")
-    assert record is None and "no card was named" in said
-
-
-def test_a_notebook_without_torch_is_a_sentence(shell, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch", None)
-    record, said = asked(shell, "--gpu l4", "import torch")
-    assert record is None and said.startswith("error: the Python of this notebook")
-    assert "install torch there" in said and "Traceback" not in said

@@ -59,7 +59,7 @@ def test_a_plan_that_does_not_belong_ends_with_6_and_what_to_do(typed, tmp_path)
     )
     with closing(RecordWriter.create(tmp_path / "home", opened)) as writer:
         rows = (EffectiveSetting("batch_size", 64, 512, "the fastest", Source.MEASURED),)
-        writer.append(Plan(Objective.THROUGHPUT, rows, {}, "", True, 3, 0))
+        writer.append(Plan(Objective.THROUGHPUT, rows, "", True, 3, 0))
     code, out, err = typed(*RUN, "--json", "--plan", "20261121", "--", "train")
     assert code == json.loads(out)["error"]["exit_code"] == 6 and "its settings by --set" in err
     assert json.loads(out)["error"]["code"] == "plan-mismatch"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from brimful.decide.loaders_seen import are_uneven, lengths_of
+from brimful.decide.loaders_seen import are_uneven
 from brimful_inside.wire import BatchSeen
 from tests.brimful.decide.builders import loader, report, sample
 
@@ -27,18 +27,3 @@ def test_batches_of_as_many_samples_in_other_shapes_are_uneven_and_a_smaller_las
     trial, uneven
 ):
     assert are_uneven(trial) is uneven
-
-
-@pytest.mark.parametrize(
-    ("shapes", "lengths"),
-    [
-        ([[[8, 30], [8, 30], [8]], [[8, 44], [8, 44], [8]]], [30, 44]),
-        ([[[8, 30], [8, 12]], [[8, 44], [8, 17]]], []),  # of two kinds
-        ([[[8, 30]], [[8, 30]]], []),
-        ([], []),
-    ],
-)
-def test_a_batch_has_one_length_where_a_single_number_of_its_shapes_varies(shapes, lengths):
-    assert lengths_of(of(*((8, shape) for shape in shapes))) == lengths
-    smaller = (3, [[3, 20], [3, 20], [3]])
-    assert lengths_of(of(*((8, shape) for shape in shapes), smaller)) == lengths

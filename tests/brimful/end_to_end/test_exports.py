@@ -1,4 +1,4 @@
-"""The files of `predict --snapshot` and `--step-trace`, read by those they are for."""
+"""The files of `predict --snapshot`, read by those they are for."""
 
 import base64
 import pickle
@@ -26,7 +26,7 @@ def plain(lines):
 def done(tmp_path_factory):
     folder = tmp_path_factory.mktemp("exports")
     wide = script(folder, TRAINING.replace("256", "16384"), samples=4096)
-    files = ("--snapshot", "peak.pickle", "--step-trace", "step.json", "--no-what-if")
+    files = ("--snapshot", "peak.pickle", "--no-what-if")
     words = ("predict", "--gpu", "t4", "--json", *files)
     return brimful(folder, *words, *python(wide, "--batch-size", 512), code=0), folder
 

@@ -1,5 +1,5 @@
-"""The batch size that `tune` names on an imaginary card, against the largest that truly fits under
-the same rule.
+"""The batch size that `predict` names on an imaginary card, against the largest that truly fits
+under the same rule.
 
 The truth is found by running the script itself at sizes around the answer, and by replaying sizes
 extrapolated from those direct runs at every size between.
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from brimful import tune
+from brimful import predict
 from brimful.decide.memory.size_model import fit_size_model
 from brimful.values import Outcome, Record
 from brimful.verbs.imaginary import CardView
@@ -66,12 +66,10 @@ def test_what_is_named_is_the_largest_that_fits(tmp_path, monkeypatch):
     for name, value in environment(tmp_path / "home").items():
         monkeypatch.setenv(name, value)
     command = (sys.executable, str(SCRIPT), "--batch-size", "{batch_size}", *FLAGS.split())
-    record = tune(command, gpu_memory="3GiB", options=Options(home=tmp_path / "home"))
-    plan = record.plan
-    named = next(row.effective for row in plan.settings if row.name == "batch_size")
-    assert plan.trials <= 6
-    assert plan.out_of_memory_trials == 0
-    assert plan.verified
+    record = predict(command, gpu_memory="3GiB", options=Options(home=tmp_path / "home"))
+    named = record.prediction.largest_batch_size
+    assert len(record.trials) <= 6
+    assert {result.outcome for result in record.trials} == {Outcome.COMPLETED}
     assert named > 8, "a card on which there is something to search"
 
     beyond = int(named / 0.98) + 1  # if this fits, 98 % was missed

@@ -81,9 +81,7 @@ def test_predict_audit_and_tune_leave_an_old_checkpoint_untouched(tmp_path, work
     ):
         # An opinion on malloc in the environment: tune leaves it alone, and spares four trials of
         # it.
-        done = brimful(
-            tmp_path, *verb, *command, home=home, cwd=work, MALLOC_TOP_PAD_="131072", code=0
-        )
+        done = brimful(tmp_path, *verb, *command, home=home, cwd=work, code=0)
         assert facts(work) == before, f"{verb[0]} changed the user's folder"
         wrote = [
             name

@@ -20,7 +20,7 @@ from tests.brimful.integrations.card import card  # noqa: E402
 
 def plan(**settings) -> Plan:
     rows = tuple(EffectiveSetting(name, None, value, "tried") for name, value in settings.items())
-    return Plan(Objective.THROUGHPUT, rows, {}, "python train.py", True, 3, 0)
+    return Plan(Objective.THROUGHPUT, rows, "python train.py", True, 3, 0)
 
 
 def arguments(tmp_path, **more) -> TrainingArguments:

@@ -91,7 +91,8 @@ class Commands:
     def run(self, value, script="script.py", imports=True, watch=lambda _: None, **more):
         self.count += 1
         command = Command(
-            (*more.pop("launch", (sys.executable,)), str(self.folder / script), "{batch_size}")
+            (*more.pop("launch", (sys.executable,)), str(self.folder / script), "{batch_size}"),
+            environment=more.pop("environment", {}),
         )
         device = more.pop("device", Device("imaginary", "t4 (imaginary)", find_gpu("t4")))
         trial = Trial(command, {"batch_size": value}, device, TrialKind.TRACE, **more)

@@ -211,18 +211,6 @@ def tune_on_cpu() -> Record:
 
 
 @cache
-def tune_learning() -> Record:
-    return made(
-        tune,
-        World(accumulated=2, noise_scale=230.0),
-        ("my-train", "--batch-size", "256"),
-        device="cpu",
-        budget="1GiB",
-        objective="learning",
-    )
-
-
-@cache
 def compared() -> Record:
     words = ("my-train --batch-size 16", "my-train --batch-size 64")
     return made(compare, Learning(), words, budget=None, device="cpu", until=Until(60.0))
@@ -261,13 +249,6 @@ def checked() -> Record:
     record = Record("", opened, closed=Closed(5, STARTED))
     check = Check(jobs, "brimful.toml", "brimful.lock.json", False)
     return settled(replace(record, check=check), "brimful check")
-
-
-@cache
-def tune_on_card() -> Record:
-    return made(
-        tune, World(dataset=None, eval_bytes=300 * MIB), gpu="rtx3080-20gb", objective="largest"
-    )
 
 
 @cache
@@ -465,8 +446,6 @@ ALL: dict[str, Callable[[], Record]] = {
     "audit-clean": clean_audit_record,
     "doctor-host-policy": doctor_record,
     "tune-cpu": tune_on_cpu,
-    "tune-card": tune_on_card,
-    "tune-learning": tune_learning,
     "tune-out-of-memory": tune_out_of_memory,
     "tune-interrupted": tune_interrupted,
     "tune-fits-nothing": tune_fits_nothing,

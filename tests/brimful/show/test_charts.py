@@ -38,7 +38,7 @@ STYLE = resources.files("brimful.show").joinpath("templates/page.css").read_text
 
 
 def test_every_colour_of_a_chart_has_a_rule_in_the_style_sheet_for_light_and_dark() -> None:
-    cpu, card = product.tune_on_cpu(), product.tune_on_card()
+    cpu, card = product.tune_on_cpu(), product.predict_fits()
     charts = [
         chart
         for _, width in WIDTHS

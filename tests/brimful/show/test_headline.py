@@ -31,7 +31,6 @@ TONES = {
     "audit": "note",
     "audit-clean": "good",
     "tune-cpu": "good",
-    "tune-card": "good",
     "tune-interrupted": "unfinished",
     "tune-fits-nothing": "bad",
     "script-raised": "bad",
@@ -297,8 +296,6 @@ FAST, OWN = (
 @pytest.mark.parametrize(
     ("baseline", "changes", "says"),
     [
-        (OWN, {}, "1.41 × the 218"),
-        (replace(OWN, high=310.0), {}, "not clearly different from the 218"),
         (
             OWN,  # by turns, whatever the medians are
             {"gain": Estimate(1.3, Source.MEASURED, note="2 turns")},

@@ -83,7 +83,6 @@ def on_cards() -> Status:
         device=Device("accelerator", "cuda:2"),
         beat=replace(status.beat, reserved_bytes=17 * GIB, ranks=2, loss_rank=0),
         cards=cards(),
-        noise_scale=1234.0,
         silent_s=45.0,
         expected_peak_bytes=peak,
         expected_samples_per_s=rate,
@@ -111,67 +110,9 @@ def test_a_screen_equals_its_golden_copy(name: str, width: int) -> None:
     compare(FOLDER / f"{name}-{width}.txt", screen)
 
 
-@pytest.mark.parametrize("width", [80, 120, 200])
-def test_the_live_view_equals_its_golden_copy(width: int) -> None:
-    pytest.importorskip("textual")
-    compare(FOLDER / f"app-{width}.txt", "\n".join(live([on_cards()], width)[0]) + "\n")
-
-
-def test_the_live_view_stays_with_the_sentence_of_a_run_that_dies_while_it_is_watched() -> None:
-    pytest.importorskip("textual")
-    run = watched().statuses
-    first, last = live([run["train"], run["failed"]], 120)
-    assert "goes on" in first[0] and not any("defect" in row for row in first)
-    assert "has ended with exit code 5 (its command: exit code 1)" in last[0]
-    assert "a defect of the script's own" in " ".join(last[:3])
-
-
 def test_no_golden_copy_is_left_of_a_screen_that_is_gone() -> None:
-    names = {f"{name}-{width}" for name, width in SCREENS} | {f"app-{w}" for w in (80, 120, 200)}
+    names = {f"{name}-{width}" for name, width in SCREENS}
     assert {path.stem for path in FOLDER.glob("*.txt")} == names
-
-
-@pytest.mark.parametrize("key", ["q", "ctrl+c"])
-def test_either_key_ends_the_live_view(key: str) -> None:
-    import asyncio
-
-    pytest.importorskip("textual")
-    from brimful.show.monitor_app import MonitorApp
-
-    app = MonitorApp(lambda: watched().statuses["train"], 3600.0)
-
-    async def ends() -> int | None:
-        async with app.run_test() as pilot:
-            await pilot.press(key)
-            await pilot.pause()
-            return app.return_code
-
-    assert asyncio.run(ends()) == 0
-
-
-def live(statuses: list[Status], width: int) -> list[list[str]]:
-    """The rows of the app after each of these was read."""
-    import asyncio
-
-    from brimful.show.monitor_app import MonitorApp
-
-    waiting = list(statuses)
-    app = MonitorApp(lambda: waiting.pop(0) if len(waiting) > 1 else waiting[0], 3600.0)
-
-    async def drive() -> list[list[str]]:
-        screens = []
-        async with app.run_test(size=(width, 44)) as pilot:
-            for number in range(len(statuses)):
-                if number:
-                    app.look()
-                await app.workers.wait_for_complete()
-                await pilot.pause()
-                strips = app.screen._compositor.render_strips()
-                screens.append([strip.text.rstrip() for strip in strips])
-            await pilot.press("q")
-        return screens
-
-    return asyncio.run(drive())
 
 
 def test_off_a_terminal_a_line_has_it_all_and_the_end_is_a_line_of_its_own() -> None:

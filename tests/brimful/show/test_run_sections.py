@@ -106,7 +106,7 @@ def test_host_memory_that_was_not_measured_truly_says_so_and_a_caught_error_too(
 
 
 def test_a_phase_shows_its_visits_and_a_cached_one_has_no_share() -> None:
-    budget = product.tune_on_card().opened.budget
+    budget = product.predict_fits().opened.budget
     peak = PhasePeak(GIB, GIB, 2 * GIB, None, visits=3)
     (table,) = phases_table(
         "Peaks", {"train": peak, "encoding": replace(peak, cached=True)}, ("eval",), budget

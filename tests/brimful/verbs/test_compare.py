@@ -9,7 +9,6 @@ from brimful.show.headline import headline
 from brimful.values import Record
 from brimful.verbs.compare import Until, compare
 from brimful.verbs.session import Options
-from brimful.verbs.tune import tune
 from tests.brimful.verbs.world import Learning, World, reporting, work
 
 WORDS = ("my-train --batch-size 16", "my-train --batch-size 64")
@@ -56,16 +55,6 @@ def test_the_same_learning_rate_at_another_batch_size_is_said():
     assert compared(Learning(), scaled).comparison is not None
 
 
-def test_a_limit_that_is_passed_or_not_known_fails_the_comparison():
-    limits = ("samples_per_s < 2", "step_s > 10", "peak_device_bytes > 1")
-    record = compared(World(), fail_if=limits)
-    assert record.comparison.failed == (
-        "samples_per_s < 2: it is 1.41",
-        "peak_device_bytes > 1: the ratio is not known",
-    )
-    assert headline(record).tone == "bad"
-
-
 @dataclass
 class Diverging(Learning):
     """The loss of large batches is no number from the third step on."""
@@ -94,13 +83,8 @@ def test_a_side_that_diverges_is_named_and_not_taken_for_one_that_learns():
 @pytest.mark.parametrize(
     ("words", "more", "says"),
     [
-        (WORDS, {"records": ("latest", "latest")}, "two records"),
+        (WORDS, {"record": "latest"}, "a record"),
         (WORDS, {"plan": True, "gpu": "l4"}, "--plan"),
-        (WORDS[:1], {"plan": True, "revisions": ("a", "b")}, "--plan and --revision"),
-        ((), {"records": ("a", "b"), "revisions": ("a", "b")}, "--revision"),
-        ((), {"records": ("a", "b"), "gpu": "l4"}, "--gpu"),
-        ((), {"records": ("a", "b"), "settings": {"lr": 1.0}}, "--set"),
-        (WORDS, {"gpu": "l4", "metrics": ("acc=(.)",)}, "--metric"),
         (WORDS, {"gpu": "l4", "until": Until(60.0)}, "--minutes"),
         (WORDS, {"options": Options(steps=3)}, "--steps"),
         (WORDS, {"options": Options(budget="1GiB")}, "--budget"),
@@ -110,9 +94,3 @@ def test_a_side_that_diverges_is_named_and_not_taken_for_one_that_learns():
 def test_an_option_that_would_be_passed_over_is_refused(words, more, says):
     with pytest.raises(UsageError, match=f"^{says}.* would change nothing here"):
         compare(words, **more)
-
-
-@pytest.mark.parametrize("more", [{"gpu": "l4"}, {"objective": "largest", "device": "cpu"}])
-def test_tune_refuses_to_compare_where_nothing_is_trained_for_throughput(more):
-    with pytest.raises(UsageError, match="--compare, where nothing is trained for throughput"):
-        work(World(), tune, ("my-train", "--batch-size", "16"), compare=True, **more)

@@ -98,22 +98,8 @@ CASES = {
         lambda: test_grid.Table(odd=3), SMALL | {"grid": test_grid.FOUR}, test_grid.COMMAND
     ),
     "solve": Case(test_solve.Shaped, SMALL | {"solve": "max_length"}, test_solve.COMMAND),
-    "tune": Case(World, SMALL, COMMAND, tune),
-    "tune, uneven": Case(lambda: Uneven(dataset=None), SMALL, COMMAND, tune),
     "tune here, largest": Case(World, HERE | {"objective": "largest"}, COMMAND, tune),
     "tune here": Case(World, HERE, asked(24), tune),
-    "tune here, learning": Case(
-        lambda: Learning(accumulated=2, noise_scale=100.0),
-        HERE | {"objective": "learning"},
-        asked(256),
-        tune,
-    ),
-    "tune here, compared": Case(
-        lambda: Learning(teaches=0.5),
-        HERE | {"compare": True},
-        (*asked(16), "--lr", "0.001"),
-        tune,
-    ),
     "compare": Case(Learning, {"device": "cpu", "until": Until(60.0)}, WORDS, compare),
     "compare, predicted": Case(World, {"gpu": "l4"}, WORDS, compare),
     "request": Case(alike, CARDS, asked(24), request),
@@ -122,8 +108,6 @@ CASES = {
 # So many trials are needed before something can be said, where it is not one.
 NEEDS = {
     "tune here": 4,  # the first that shows a speed
-    "tune here, learning": 5,  # and one that measures the noise scale
-    "tune here, compared": 4,
     "compare": 2,  # a pair
     # what rests on whole predictions has none before its end
     "compare, predicted": 99,
@@ -165,8 +149,6 @@ def test_where_no_epoch_of_uneven_batches_was_looked_at_what_fits_says_so():
     for name, number in (("uneven", 3), ("no place", 2)):
         end = ended(CASES[name], Interrupted, number)
         assert "nor was an epoch of uneven batches, which may take more than is said" in end.text
-    plan = ended(CASES["tune, uneven"], Interrupted, 3).record.plan
-    assert "no-epoch" in [warning.code for warning in plan.warnings]
 
 
 def test_a_search_that_came_to_its_end_is_known_although_a_trial_after_it_was_cut_short():

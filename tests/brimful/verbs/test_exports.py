@@ -1,6 +1,5 @@
 """The files that `predict` leaves for other tools, in worlds where the truth is known."""
 
-import json
 import pickle
 import re
 from dataclasses import dataclass, replace
@@ -11,7 +10,6 @@ from brimful import predict
 from brimful.errors import UsageError
 from brimful_inside.wire import CardSeen
 from tests.brimful.decide.memory.test_snapshot import allocated as heights
-from tests.brimful.verbs.test_predicted_speed import Clocked
 from tests.brimful.verbs.world import MIB, Uneven, World, work
 
 ASKED = ("my-train", "--batch-size", "64")
@@ -89,39 +87,8 @@ def test_every_card_is_a_device_with_a_history_of_its_own(tmp_path):
     assert "on 2 cards, each a device of the viewer" in prediction.written[0].what
 
 
-def test_a_step_trace_is_as_long_as_the_predicted_step(tmp_path):
-    path = tmp_path / "step.json"
-    world = Clocked(dataset=4096)
-    prediction = work(world, predict, ASKED, gpu="a100-40gb", step_trace=path).prediction
-    events = [e for e in json.loads(path.read_text())["traceEvents"] if e["ph"] == "X"]
-    (step,) = [event for event in events if event["name"] == "step (predicted)"]
-    assert step["dur"] / 1e6 == pytest.approx(prediction.speed.step_s.value)
-    assert len(events) == 1 + 2 * 201, "each kernel on the card and on the host"
-    (written,) = prediction.written
-    assert written.path == str(path) and "one predicted step at batch size 64" in written.what
-
-
-def test_what_cannot_be_written_at_the_end_is_noted_and_the_prediction_stands(tmp_path):
-    record = work(World(), predict, ASKED, gpu="a100-40gb", step_trace=tmp_path / "step.json")
-    (note,) = [note for note in record.notes if note.code == "not-written"]
-    assert "no trial measured a whole step" in note.problem
-    assert record.prediction.peak is not None and not record.prediction.written
-    assert not (tmp_path / "step.json").exists(), "the try before the trials leaves nothing"
-
-
-@pytest.mark.parametrize(
-    ("snapshot", "step_trace", "says"),
-    [
-        ("none/peak.pickle", None, "cannot be written: No such file or directory"),
-        ("there", "there", "named twice"),
-    ],
-)
-def test_a_file_that_cannot_be_written_is_refused_before_any_trial_and_one_that_is_there_is_kept(
-    tmp_path, snapshot, step_trace, says
-):
-    world, there = World(), tmp_path / "there"
-    there.write_bytes(b"before")
-    files = {"snapshot": tmp_path / snapshot, "step_trace": step_trace and tmp_path / step_trace}
-    with pytest.raises(UsageError, match=says):
-        work(world, predict, ASKED, gpu="a100-40gb", **files)
-    assert world.launched == [] and there.read_bytes() == b"before"
+def test_a_file_that_cannot_be_written_is_refused_before_any_trial(tmp_path):
+    world = World()
+    with pytest.raises(UsageError, match="cannot be written: No such file or directory"):
+        work(world, predict, ASKED, gpu="a100-40gb", snapshot=tmp_path / "none" / "peak.pickle")
+    assert world.launched == []

@@ -59,7 +59,7 @@ def test_a_second_run_sets_the_batch_size_where_the_first_one_found_its_place(wo
 
 
 def test_the_place_that_a_plan_has_is_known_to_a_run_with_a_size_of_its_own(works):
-    works(tune, device="cpu", objective="fit")
+    works(tune, device="cpu", objective="largest")
     record, tried, _ = works(size=8, device="cpu")
     assert tried == [] and in_force(record) == 8
 

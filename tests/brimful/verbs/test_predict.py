@@ -623,7 +623,6 @@ def test_a_batch_above_the_data_set_is_a_warning_with_what_the_loader_gives_then
     ("verb", "where"),
     [
         (predict, {"gpu_memory": "40GiB"}),
-        (tune, {"gpu_memory": "40GiB"}),
         (tune, {"device": "cpu"}),
     ],
 )

@@ -1,17 +1,16 @@
-"""`tune` and `predict` on an imaginary card with a clock, in worlds where the truth is known."""
+"""`predict` on an imaginary card with a clock, in worlds where the truth is known."""
 
 from dataclasses import dataclass, replace
 
 import pytest
 
-from brimful import predict, tune
-from brimful.errors import UsageError
+from brimful import predict
 from brimful.show.headline import headline
-from brimful.values import Objective, Prediction, Source
-from brimful_inside.simulator.roofline import DEFAULT, Kernel
+from brimful.values import Prediction
+from brimful_inside.simulator.roofline import Kernel
 from brimful_inside.simulator.trace import Free, Malloc, Row
 from brimful_inside.wire import WorstBatch
-from tests.brimful.verbs.world import COMMAND, MIB, World, chosen, reporting, work
+from tests.brimful.verbs.world import MIB, World, reporting, work
 
 
 @dataclass
@@ -26,40 +25,6 @@ class Clocked(World):
         small = [Kernel("aten.add.Tensor", "memory", 0, 1000)] * 200
         large = Kernel("aten.relu.default", "memory", 0, self.bytes_per_sample * size)
         return [*super().rows(size), *small, large]  # type: ignore[list-item]
-
-
-def test_the_predicted_knee_is_the_plan_where_it_fits():
-    record = work(Clocked(dataset=None), tune, gpu="a100-40gb")
-    plan, size = record.plan, chosen(record)
-    assert record.memory.largest_batch_size > 20_000
-    assert 10_000 < size < 30_000, "200 starts of 2.5 us are 3 % of a step of some 17 ms"
-    assert plan.objective is Objective.THROUGHPUT and plan.verified, "the size itself was traced"
-    assert plan.samples_per_s.source is Source.PREDICTED
-    assert plan.samples_per_s.low < plan.samples_per_s.value < plan.samples_per_s.high
-    assert record.speed.knee_batch_size == size
-    row = next(row for row in plan.settings if row.name == "batch_size")
-    assert row.source is Source.PREDICTED and row.why.startswith("predicted")
-    assert "predicted-speed" in {warning.code for warning in plan.warnings}
-
-
-@pytest.mark.parametrize(
-    ("asked", "says"),
-    [
-        (
-            1_000,
-            "is the smallest within 3 % of the highest throughput within memory on NVIDIA A100",
-        ),
-        (30_000, "Your own settings stay, batch size 30,000: nothing that fits is predicted to be"),
-    ],
-)
-def test_a_size_of_the_users_own_stays_unless_another_is_predicted_to_be_clearly_faster(
-    asked, says
-):
-    argv = ("my-train", "--batch-size", str(asked))
-    record = work(Clocked(dataset=None), tune, argv, gpu="a100-40gb")
-    assert says in headline(record).sentence
-    assert (chosen(record) == asked) == says.startswith("Your own")
-    assert record.plan.verified
 
 
 def test_batches_of_different_numbers_of_samples_count_with_their_mean():
@@ -90,32 +55,6 @@ def test_batches_of_different_numbers_of_samples_count_with_their_mean():
 def test_the_environments_that_a_script_plays_in_are_named_beside_its_speed():
     plays = reporting(world=Clocked(dataset=300), environments="gymnasium")
     assert work(plays, predict, gpu="l4").prediction.speed.environments == "gymnasium"
-
-
-@pytest.mark.parametrize(
-    ("world", "argv", "objective", "size"),
-    [
-        (Clocked(dataset=300), COMMAND, "largest", 300),
-        (Clocked(), ("my-train", "--batch-size", "37"), "fit", 37),
-    ],
-)
-def test_the_largest_and_the_size_asked_for_can_still_be_had(world, argv, objective, size):
-    record = work(world, tune, argv, gpu="a100-40gb", objective=objective)
-    assert chosen(record) == size
-    assert objective == "fit" or record.plan.samples_per_s is None
-
-
-def test_without_rows_of_a_clock_the_largest_is_taken_with_a_warning():
-    record = work(World(dataset=300), tune, gpu="a100-40gb")
-    assert chosen(record) == 300
-    assert {"no-clock", "speed-not-judged"} <= {warning.code for warning in record.plan.warnings}
-
-
-def test_a_card_of_which_only_the_memory_is_known_cannot_be_asked_for_the_fastest():
-    with pytest.raises(UsageError, match="only the memory"):
-        work(Clocked(), tune, gpu_memory="20GiB", objective="throughput")
-    record = work(Clocked(dataset=300), tune, gpu_memory="20GiB")
-    assert (chosen(record), record.plan.objective) == (300, Objective.LARGEST)
 
 
 def test_predict_answers_speed_knee_and_what_binds():
@@ -190,9 +129,6 @@ def test_batches_summed_to_a_fixed_total_are_counted_and_no_knee_is_made_up():
     assert speed.step_s.value == pytest.approx(3 * step, rel=0.05)
     assert speed.samples_per_s.value == pytest.approx(3 * 85 / speed.step_s.value)
     assert speed.knee_batch_size is None and any("fixed total" in note for note in speed.notes)
-    open_size = ("my-train", "--batch-size", "{batch_size}")
-    plan = work(Summing(linear=60 * MIB), tune, open_size, 128, gpu="a100-40gb").plan
-    assert any("fixed total" in warning.problem for warning in plan.warnings)
 
 
 @dataclass
@@ -221,15 +157,11 @@ def test_a_step_that_the_end_of_an_epoch_cuts_short_does_not_stand_for_the_other
 
 
 @pytest.mark.parametrize("card", [{"gpu": "a100-40gb"}, {"gpu_memory": "40GiB"}])
-@pytest.mark.parametrize("verb", [predict, tune])
-def test_no_size_is_recommended_at_which_an_epoch_has_fewer_batches_than_a_step(verb, card):
-    record = work(Clocked(dataset=1000, accumulated=4), verb, **card)
-    if record.prediction is not None:
-        assert record.prediction.largest_batch_size == 1000
-        assert record.prediction.next_command.batch_size == 333
-        assert "leaves an epoch the batches of a step" in record.prediction.next_command.why
-    else:
-        assert chosen(record) == 333
+def test_no_size_is_recommended_at_which_an_epoch_has_fewer_batches_than_a_step(card):
+    prediction = work(Clocked(dataset=1000, accumulated=4), predict, **card).prediction
+    assert prediction.largest_batch_size == 1000
+    assert prediction.next_command.batch_size == 333
+    assert "leaves an epoch the batches of a step" in prediction.next_command.why
 
 
 def test_a_size_at_which_an_epoch_has_fewer_batches_than_a_step_is_a_warning():

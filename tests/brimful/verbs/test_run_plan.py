@@ -65,9 +65,7 @@ def tuned(
     with closing(RecordWriter.create(home, opened)) as writer:
         if plan:
             rows = (EffectiveSetting("batch_size", 64, size, "the fastest", Source.MEASURED),)
-            writer.append(
-                Plan(Objective.THROUGHPUT, rows, {}, "", True, 3, 0, sources=sources or {})
-            )
+            writer.append(Plan(Objective.THROUGHPUT, rows, "", True, 3, 0, sources=sources or {}))
     return opened.record_id
 
 

@@ -60,7 +60,6 @@ class World:
     workers_place: Place | None = None  # where its number of workers does
     read_s: float = 0.0  # to read a sample: a worker does it beside the training
     accumulated: int = 1  # batches in a step
-    noise_scale: float | None = None  # what a trial that looks for it measures
     width_follows: bool = False  # the model is as wide as the number in the script's text
     outcome_of: Callable[[Trial, int], Outcome | None] = lambda trial, size: (
         None
@@ -170,7 +169,6 @@ class World:
             step_s=(seconds,) * trial.steps if clock else (),
             samples_per_s=size / seconds if clock else None,
             loading_share=max(0.01, reading / seconds) if clock else None,
-            noise_scale=self.noise_scale if trial.kind is TrialKind.NOISE else None,
             duration_s=1.0,
             folder=folder.name,
             exit_code=0 if completed else 1,
@@ -198,7 +196,7 @@ class World:
         )
         place = trial.command.places.get("batch_size")
         wide = self.width_follows and place is not None and place.kind == "script"
-        optimizer = OptimizerSeen("Adam", steps, size if wide else 10, [1e-3], [1e-3], beta2=0.999)
+        optimizer = OptimizerSeen("Adam", steps, size if wide else 10, [1e-3], [1e-3])
         return Report(
             rank=0,
             world_size=1,
@@ -214,7 +212,6 @@ class World:
             optimizers=[optimizer],
             loaders=[loader],
             peak_unphased=peak,
-            noise_steps=trial.steps if trial.kind is TrialKind.NOISE else 0,
             trace_file="trace-0.jsonl" if trial.device.kind == "imaginary" else None,
         )
 
@@ -270,8 +267,6 @@ class Uneven(World):
         trial = self.trial
         if trial is None or not (trial.as_drawn or trial.kind is TrialKind.SPEED):
             return [self.longest] * 4
-        if trial.sorted_batches:
-            return [self.longest - 2 * at for at in range(trial.sorted_batches)]
         return [*self.lengths[:4], self.longest, self.longest, *self.lengths[4:]]
 
     def peak(self, size: int) -> int:

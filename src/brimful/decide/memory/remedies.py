@@ -36,7 +36,7 @@ CHUNKS = 8  # of a loss (assumed: what is left is an eighth, and the products st
 CHUNKED_FROM = 0.02  # of the peak: logits of less are not worth it
 # For uneven batches: parts of a power of two that sizes are rounded up to, of which the best is
 # taken, and the multiple that lengths are padded to (assumed).
-DIVISIONS, PADDED = (2, 4, 8), 64
+DIVISIONS = (2, 4, 8)
 NOTHING = 512  # bytes, the allocator's smallest block
 
 # bitsandbytes quantizes states of 4096 elements and more, in blocks of 256 with a scale of 4 bytes
@@ -242,11 +242,6 @@ def eight_bit(allocation: Allocation, phase: str, size: int) -> int:
     if elements < EIGHT_BIT_FROM:
         return size
     return min(size, elements + 4 * -(-elements // EIGHT_BIT_BLOCK))
-
-
-def offloaded(allocation: Allocation, phase: str, size: int) -> int:
-    """States, and the step with them, in the host's memory."""
-    return 0 if allocation.category == OPTIMIZER_STATE else fused(allocation, phase, size)
 
 
 def sharded(cards: int) -> Resize:

@@ -12,12 +12,10 @@ from __future__ import annotations
 import random
 from bisect import bisect_left
 from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, compress, groupby, pairwise, repeat
 from math import ceil
-from operator import itemgetter
-from statistics import mean
 from typing import NamedTuple
 
 from brimful.decide.memory.fit import Card
@@ -200,46 +198,6 @@ def epochs_of(drawn: Program, worst: Program | None) -> list[Program]:
     return _in_orders(stretches, take_apart(worst).repeated[-1:] if worst is not None else [])
 
 
-def padded(drawn: Program, lengths: Sequence[int], multiple: int) -> list[Program]:
-    """A card's program over an epoch in several orders, had each batch been padded to a multiple;
-    `lengths`: of its batches, one a step. [] where steps of other lengths do other things."""
-    stretches = take_apart(drawn)
-    pairs = sorted(
-        dict(zip(lengths[FIRST:], stretches.repeated, strict=False)).items(), key=itemgetter(0)
-    )
-    if len(pairs) < 2 or not all(_same(pairs[0][1], step) for _, step in pairs):
-        return []
-    repeated = []
-    for length in lengths[FIRST:]:
-        wanted = -(-length // multiple) * multiple
-        above = min(max(1, bisect_left(pairs, wanted, key=itemgetter(0))), len(pairs) - 1)
-        (low, step), (high, other) = pairs[above - 1 : above + 1]
-        repeated.append(_between(step, other, (wanted - low) / (high - low)))
-    stretches = replace(stretches, repeated=repeated)
-    sizes = tuple(_begun_by(stretches, random.Random(0), rising=False))
-    begin = stretches.begin.of_sizes(sizes, stretches.begin.args)
-    return _in_orders(replace(stretches, begin=begin), [])
-
-
-def falling(in_order: Program, drawn: Program) -> tuple[list[Program], float]:
-    """(A card's program over an epoch whose batches go from the largest to the smallest, again and
-    again, as samplers by length have them; what a step allocates in the mean, to that of batches as
-    they are): of a trial in which they do so once. [] where there are too few steps.
-
-    `drawn`: with batches as they are, whose largest step begins each fall but the first, and whose
-    two largest are those of many."""
-    stretches, others = take_apart(in_order), take_apart(drawn)
-    if min(len(stretches.repeated), len(others.repeated) - 2) < 1:
-        return [], 1.0
-    largest = max(others.repeated, key=lambda step: sum(_sizes(step)))
-    source, steps = random.Random(0), list(stretches.repeated)
-    while len(steps) < _count_of(stretches):
-        falls = pairwise([largest, *stretches.repeated])
-        steps += [largest, *(_between(*pair, source.random()) for pair in falls)]
-    share = mean(_varying(stretches)[1]) / max(1, mean(_varying(others)[1][:-2]))
-    return [_written(stretches, stretches.begin.sizes, steps)], share
-
-
 def _count_of(stretches: Stretches) -> int:
     """Steps of an epoch that is replayed."""
     rows = sum(
@@ -320,30 +278,6 @@ def _varying(stretches: Stretches) -> tuple[set[int], list[int]]:
 
 def _sizes(stretch: Stretch) -> list[int]:
     return [row.nbytes for row in stretch.rows if isinstance(row, Allocation)]
-
-
-def _between(step: Stretch, other: Stretch, share: float) -> Stretch:
-    """A step of a size between those of two that do the same, or beyond; the first where they do
-    not."""
-    if not _same(step, other):
-        return step
-    rows = [
-        row._replace(nbytes=row.nbytes + int((theirs.nbytes - row.nbytes) * share))
-        if isinstance(row, Allocation) and isinstance(theirs, Allocation)
-        else row
-        for row, theirs in zip(step.rows, other.rows, strict=True)
-    ]
-    return step._replace(rows=rows)
-
-
-def _same(step: Stretch, other: Stretch) -> bool:
-    alike = (step.alive_before, len(step.rows)) == (other.alive_before, len(other.rows))
-    return alike and all(
-        row == theirs
-        if not isinstance(row, Allocation)
-        else isinstance(theirs, Allocation) and row.event == theirs.event
-        for row, theirs in zip(step.rows, other.rows, strict=True)
-    )
 
 
 def drawn_steps(programs: Sequence[Program], batches_per_step: float) -> int:

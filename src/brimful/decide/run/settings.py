@@ -27,11 +27,7 @@ def settings_of(
     stays.
     """
     opened = placeholders(command)
-    planned = (
-        {s.name: s for s in plan.settings if s.name not in plan.environment}
-        if plan is not None
-        else {}
-    )
+    planned = {s.name: s for s in plan.settings} if plan is not None else {}
     names = dict.fromkeys([*opened, *planned, *given, *command.given])
     rows = (_row(name, command, opened, planned.get(name), plan_name, given) for name in names)
     return tuple(row for row in rows if row is not None)
@@ -91,21 +87,6 @@ def _row(
     if name == ACCUMULATION:
         return EffectiveSetting(name, None, 1, "one batch an update, by default", Source.ASSUMED)
     return None  # an open placeholder that nobody sets: filling it in says so
-
-
-def environment_of(
-    plan: Plan | None, environment: Mapping[str, str]
-) -> tuple[dict[str, str], list[str]]:
-    """(what the plan adds to the environment, sentences about what the user's `environment` has
-    already).
-    """
-    wanted = plan.environment if plan is not None else {}
-    kept = [
-        f"{name}={environment[name]} is set already; the plan's {value} is left out"
-        for name, value in wanted.items()
-        if environment.get(name, value) != value
-    ]
-    return {name: value for name, value in wanted.items() if name not in environment}, kept
 
 
 def values_in_force(rows: tuple[EffectiveSetting, ...]) -> dict[str, Setting]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from brimful.values import Estimate
-from brimful_inside.simulator.roofline import BY_AUTOGRAD, BY_OPTIMIZER, MEMORY, Efficiency, Kernel
+from brimful_inside.simulator.roofline import BY_AUTOGRAD, BY_OPTIMIZER, MEMORY, Kernel
 
 #: the kernels of a step -> after a change
 Reworked = Callable[[Sequence[Kernel]], Sequence[Kernel]]
@@ -49,16 +49,6 @@ def shared_by(cards: int) -> Reworked:
         ]
 
     return rework
-
-
-def on_the_host_s(gradients: int, states: int, efficiency: Efficiency) -> float:
-    """Gradients go to pinned memory and parameters come back, tensor by tensor, beside the host's
-    own arithmetic.
-    """
-    return max(
-        2 * gradients / efficiency.pinned_bytes_per_s,
-        update_bytes(gradients, states) / efficiency.host_bytes_per_s,
-    )
 
 
 def micro_batches_s(step: Estimate, micro_batch: Estimate, parts: int) -> Estimate:

@@ -23,16 +23,12 @@ def fits_budget(sample: TrialResult, budget: Budget) -> bool:
     return sample.outcome is Outcome.COMPLETED and (peak is None or peak <= budget.bytes)
 
 
-def choose(
-    objective: Objective, fitting: Sequence[TrialResult], requested: int | None = None
-) -> tuple[int, str] | None:
+def choose(objective: Objective, fitting: Sequence[TrialResult]) -> tuple[int, str] | None:
     """(The batch size to name, of those that were run and fitted, the reason in one sentence); None
     where none did.
 
     `fitting` are runs that differ in nothing but the batch size. THROUGHPUT takes the knee
-    (`speed_estimate`) and falls back to LARGEST where no run has a speed; so does LEARNING, by
-    runs `at_its_pace`; FIT takes the largest that is no larger than `requested`, so that a batch
-    size that fits is left alone.
+    (`speed_estimate`) and falls back to LARGEST where no run has a speed.
     """
     runs = [
         (size, run)
@@ -41,21 +37,13 @@ def choose(
     ]
     if not runs:
         return None
-    sizes = sorted({size for size, _ in runs})
-    if objective is Objective.FIT and requested is not None:
-        size = max((size for size in sizes if size <= requested), default=sizes[0])
-        smaller = f"the largest size up to {requested:,} that was run and fits"
-        return size, "the requested size fits" if size == requested else smaller
     speed = speed_estimate([run for _, run in runs])
-    if not objective.is_of_speed or speed.knee_batch_size is None:
-        return sizes[-1], "the largest size that was run and fits"
-    best, one = "the soonest to the same loss (by the gradient noise scale)", ""
-    if objective is Objective.THROUGHPUT:
-        best, one = "the fastest", " one"
-    why = f"{best} of the sizes that were run and fit"
+    if objective is Objective.LARGEST or speed.knee_batch_size is None:
+        return max(size for size, _ in runs), "the largest size that was run and fits"
+    why = "the fastest of the sizes that were run and fit"
     if speed.knee_batch_size != speed.best_batch_size:
         why = (
-            f"the smallest size within {speed.tolerance:.0%} of {best}{one}, "
+            f"the smallest size within {speed.tolerance:.0%} of the fastest one, "
             f"{speed.best_batch_size:,}"
         )
     return speed.knee_batch_size, why

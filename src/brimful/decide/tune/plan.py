@@ -20,7 +20,6 @@ from brimful.values import (
 def command_line(
     command: Command,
     settings: Mapping[str, Setting],
-    environment: Mapping[str, str] | None = None,
     with_sets: bool = False,
 ) -> str:
     """A line for the shell: the environment in front, every word quoted where it has to be.
@@ -32,13 +31,9 @@ def command_line(
         sets = [f"--set {name}={settings[name]}" for name in command.places if name in settings]
         words = ["brimful run", *(sets if with_sets else []), "--"]
         return " ".join([*words, shlex.join(filled(command, settings))])
-    variables = sorted((command.environment | dict(environment or {})).items())
-    return " ".join(
-        [
-            *(f"{name}={shlex.quote(value)}" for name, value in variables),
-            shlex.join(fill(command, settings)),
-        ]
-    )
+    variables = sorted(command.environment.items())
+    words = [f"{name}={shlex.quote(value)}" for name, value in variables]
+    return " ".join([*words, shlex.join(fill(command, settings))])
 
 
 def make_plan(
@@ -50,19 +45,16 @@ def make_plan(
     requested: Mapping[str, Setting],
     *,
     verified: bool,
-    measured: bool = True,
-    environment: Mapping[str, str] | None = None,
     **fields: Any,
 ) -> Plan:
     """The plan for settings that were `chosen`; `results` are of all the trials that were run,
     failed ones too. `why`: reasons by name, if any. `requested`: besides those in the command.
-    `measured`: not on an imaginary card, which verifies a choice, and still predicts. `fields`: of
-    `Plan`.
+    `fields`: of `Plan`.
 
-    It has an entry for every setting that was requested, chosen, or put into the environment.
+    It has an entry for every setting that was requested or chosen.
     """
-    source = Source.MEASURED if measured and verified else Source.PREDICTED
-    asked, added, rows = dict(command.given) | dict(requested), dict(environment or {}), []
+    source = Source.MEASURED if verified else Source.PREDICTED
+    asked, rows = dict(command.given) | dict(requested), []
     for name in dict.fromkeys([*chosen, *asked]):
         effective = chosen.get(name, asked.get(name))
         kept = name in asked and asked[name] == effective and type(asked[name]) is type(effective)
@@ -70,22 +62,10 @@ def make_plan(
             "as asked" if kept else "set by you" if name not in asked else "changed"
         )
         rows.append(EffectiveSetting(name, asked.get(name), effective, reason, source))
-    rows += [
-        EffectiveSetting(
-            name,
-            command.environment.get(name),
-            value,
-            why.get(name, "measured to be faster"),
-            source,
-        )
-        for name, value in sorted(added.items())
-    ]
     return Plan(
         objective=objective,
         settings=tuple(rows),
-        environment=added,
-        # `run` follows no plan of an imaginary card by itself
-        command_line=command_line(command, chosen, added, with_sets=not measured),
+        command_line=command_line(command, chosen),
         verified=verified,
         trials=len(results),
         out_of_memory_trials=sum(result.outcome in OUT_OF_MEMORY for result in results),

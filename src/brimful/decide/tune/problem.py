@@ -4,25 +4,15 @@ sentences that say why.
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from brimful.decide.loaders_seen import main_loader
 from brimful.decide.speed.turns import Gain, gain
-from brimful.decide.tune.learning import at_its_pace
 from brimful.outcomes import OUT_OF_MEMORY
 from brimful.units import counted, format_bytes
 from brimful.values import Objective, Outcome, Setting, SpeedEstimate, TrialResult
-
-# glibc maps every tensor over 32 MiB anew and gives it back when it dies, and the kernel clears
-# each page of it: on a CPU that costs more than the batch size does. With these (mallopt(3)) memory
-# is kept and reused.
-ALLOCATOR = {
-    "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TOP_PAD_": str(256 * 1024**2),
-    "MALLOC_TRIM_THRESHOLD_": "100000000000",
-}
 
 MAX_TRIALS = 24
 FACTOR = 4  # between the sizes of the first round
@@ -30,39 +20,26 @@ FACTOR = 4  # between the sizes of the first round
 HOPELESS = Outcome.PROBE_NOT_LOADED, Outcome.UNSUPPORTED
 
 
-@dataclass(frozen=True)
-class OtherSettings:
-    """All that a run has besides its batch size."""
-
-    settings: tuple[tuple[str, Setting], ...] = ()
-    environment: tuple[tuple[str, str], ...] = ()
+Others = tuple[tuple[str, Setting], ...]  # all settings of a run besides its batch size
 
 
 @dataclass(frozen=True)
 class Candidate:
     """Settings that may be chosen, all of them."""
 
-    others: OtherSettings
+    others: Others
     size: int
 
     @property
     def settings(self) -> dict[str, Setting]:
-        return {"batch_size": self.size} | dict(self.others.settings)
+        return {"batch_size": self.size} | dict(self.others)
 
 
 class Runs:
-    """Runs by their settings. `ceiling` is the largest size that may still fit. With a
-    `noise_scale` they are ranked by how soon they come to the same loss.
-    """
+    """Runs by their settings. `ceiling` is the largest size that may still fit."""
 
-    def __init__(
-        self,
-        ceiling: int,
-        fits: Callable[[TrialResult], bool],
-        noise_scale: float | None = None,
-    ) -> None:
+    def __init__(self, ceiling: int, fits: Callable[[TrialResult], bool]) -> None:
         self.ceiling = ceiling
-        self._noise_scale = noise_scale
         self.samples: list[TrialResult] = []  # every one, in order
         self.dead: set[Candidate] = (
             set()
@@ -91,7 +68,7 @@ class Runs:
     def usable(self, candidate: Candidate) -> bool:
         return 1 <= candidate.size <= self.ceiling and candidate not in self.dead
 
-    def fitting(self, others: OtherSettings | None = None) -> list[TrialResult]:
+    def fitting(self, others: Others | None = None) -> list[TrialResult]:
         """Runs that ended within the budget, with one set of other settings or with all."""
         return [
             run
@@ -109,16 +86,10 @@ class Runs:
         return list(self._fitting)
 
     def rates(self, candidate: Candidate) -> tuple[float, ...]:
-        """Samples per second of the runs that have one, as they are ranked."""
-        return tuple(
-            run.samples_per_s for run in self.ranked(self.at(candidate)) if run.samples_per_s
-        )
+        """Samples per second of the runs that have one."""
+        return tuple(run.samples_per_s for run in self.at(candidate) if run.samples_per_s)
 
-    def ranked(self, runs: Iterable[TrialResult]) -> list[TrialResult]:
-        """With what they are ranked by for their speed."""
-        return [at_its_pace(run, self._noise_scale) for run in runs]
-
-    def middles(self, others: OtherSettings) -> dict[int, float]:
+    def middles(self, others: Others) -> dict[int, float]:
         """The median rate of each size with these other settings that has one."""
         candidates = [candidate for candidate in self._fitting if candidate.others == others]
         return {
@@ -129,7 +100,7 @@ class Runs:
 
     def gain(self, candidate: Candidate, other: Candidate) -> Gain | None:
         """By how much the candidate is better, by the runs of these two alone."""
-        return gain(self.ranked(self.at(candidate)), self.ranked(self.at(other)))
+        return gain(self.at(candidate), self.at(other))
 
 
 @dataclass(frozen=True)
@@ -137,7 +108,6 @@ class Request:
     """The next trial to run."""
 
     settings: dict[str, Setting]
-    environment: dict[str, str]
     see_eval: bool = False  # it may be the one that confirms the plan
     verifies: bool = False  # with the loader's own batches, for as long as reserved memory rises
 
@@ -149,10 +119,8 @@ class SpeedProblem:
     # besides the batch size, with values that are in force
     settings: Mapping[str, Setting] = field(default_factory=dict)
     requested: int | None = None  # the user's own batch size
-    environments: tuple[Mapping[str, str], ...] = ()  # to try against none
     worker_counts: tuple[int, ...] = ()  # to try for an open {num_workers}
     objective: Objective = Objective.THROUGHPUT
-    noise_scale: float | None = None  # of the gradient, in samples: what LEARNING goes by
     max_trials: int = MAX_TRIALS
     # what set the largest size: "dataset", "max_batch_size" or "budget"
     limited_by: str | None = None
@@ -168,12 +136,12 @@ class SpeedProblem:
     @property
     def expected_trials(self) -> int:
         """About how many trials the search takes, for the display."""
-        if not self.objective.is_of_speed:
+        if self.objective is Objective.LARGEST:
             return 1
         # of the first round, and between them
         sizes = math.ceil(math.log(self.largest_batch_size + 1, FACTOR)) + 2
-        pairs = len(self.environments) + len(self.worker_counts)
-        return min(self.max_trials, min(6, sizes) + pairs + (3 if self.requested else 1))
+        counts = len(self.worker_counts)
+        return min(self.max_trials, min(6, sizes) + counts + (3 if self.requested else 1))
 
 
 @dataclass(frozen=True)
@@ -183,14 +151,12 @@ class SearchResult:
     """
 
     chosen: dict[str, Setting] | None
-    environment: dict[str, str]
     why: dict[str, str]  # by setting
     speed: SpeedEstimate  # at all sizes, with the chosen other settings
     chosen_runs: tuple[TrialResult, ...]  # what was chosen
     # the user's own settings; () where they were not given or did not fit
     own_runs: tuple[TrialResult, ...]
-    # of the choice over the user's own settings, in samples a second whatever ranks them; None
-    # where it is these, or nothing is known
+    # of the choice over the user's own settings; None where it is these, or nothing is known
     gain: Gain | None
     failure: TrialResult | None = None
     verified: TrialResult | None = None  # the choice, with batches of its own order
@@ -238,22 +204,18 @@ def verified_text(run: TrialResult) -> str:
     return f"verified with {count} of its own order{needs}"
 
 
-def gain_text(gain: Gain, objective: Objective) -> str:
+def gain_text(gain: Gain) -> str:
     """ "+12% samples/s [+4%, +21%], 2 turns side by side"."""
-    of = "samples/s" if objective is not Objective.LEARNING else "speed to the same loss"
-    return f"{gain.middle:+.0%} {of} [{gain.low:+.0%}, {gain.high:+.0%}], {turns_text(gain)}"
+    interval = f"[{gain.low:+.0%}, {gain.high:+.0%}]"
+    return f"{gain.middle:+.0%} samples/s {interval}, {turns_text(gain)}"
 
 
-def better_word(objective: Objective) -> str:
-    return "faster" if objective is not Objective.LEARNING else "sooner at the same loss"
-
-
-def unclear_text(candidate: Candidate, gain: Gain, objective: Objective) -> str:
-    """Why a candidate that looked better than the user's own is not named."""
-    was = f"was not clearly {better_word(objective)} beside it"
+def unclear_text(candidate: Candidate, gain: Gain) -> str:
+    """Why a candidate that looked faster than the user's own is not named."""
+    was = "was not clearly faster beside it"
     if gain.low > 0 and gain.loaded and gain.turns == 1:
-        was = f"was {better_word(objective)} beside it, in one turn while others used the machine"
-    return f"{candidate_text(candidate)} {was}: {gain_text(gain, objective)}"
+        was = "was faster beside it, in one turn while others used the machine"
+    return f"{candidate_text(candidate)} {was}: {gain_text(gain)}"
 
 
 def turns_text(gain: Gain) -> str:
@@ -262,9 +224,7 @@ def turns_text(gain: Gain) -> str:
 
 
 def candidate_text(candidate: Candidate) -> str:
-    """ "batch size 128 with MALLOC_MMAP_MAX_"."""
-    names = [
-        f"{name} {value}" for name, value in candidate.others.settings if name == "num_workers"
-    ]
-    more = [*names, *(name for name, _ in candidate.others.environment)]
-    return f"batch size {candidate.size:,}" + (f" with {', '.join(more)}" if more else "")
+    """ "batch size 128 with num_workers 2"."""
+    workers = dict(candidate.others).get("num_workers")
+    more = "" if workers is None else f" with num_workers {workers}"
+    return f"batch size {candidate.size:,}{more}"

@@ -1,16 +1,16 @@
 """The search for settings on a device that has a clock: a generator of trials to run, without
 running any.
 
-In order: the user's own settings; other ways to run them (the host allocator's environment, loader
-workers); batch sizes four times apart, then between the best of them; those that may still be the
-best again, fewer each time; and last the choice and the user's own settings by turns. It is named
-only if it is clearly faster there. A comparison of two goes on, by turns, while a decision hangs on
-it. Only out of memory, or a peak over the budget, makes the search go smaller; sizes at which the
-command crashes or takes too long are left out.
+In order: the user's own settings; other numbers of loader workers; batch sizes four times apart,
+then between the best of them; those that may still be the best again, fewer each time; and last the
+choice and the user's own settings by turns. It is named only if it is clearly faster there. A
+comparison of two goes on, by turns, while a decision hangs on it. Only out of memory, or a peak
+over the budget, makes the search go smaller; sizes at which the command crashes or takes too long
+are left out.
 """
 
 import math
-from collections.abc import Callable, Collection, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import replace
 
 from brimful.decide.speed.measured import TOLERANCE, speed_estimate
@@ -21,13 +21,12 @@ from brimful.decide.tune.problem import (
     HOPELESS,
     MAX_TRIALS,
     Candidate,
-    OtherSettings,
+    Others,
     Request,
     Runs,
     SearchResult,
     SpeedProblem,
     Top,
-    better_word,
     gain_text,
     top_sentence,
     unclear_text,
@@ -60,8 +59,8 @@ class Search:
 
     def __init__(self, problem: SpeedProblem) -> None:
         self.problem = problem
-        self.runs = Runs(problem.largest_batch_size, problem.fits, problem.noise_scale)
-        self._home = OtherSettings(tuple(problem.settings.items()))  # the user's own
+        self.runs = Runs(problem.largest_batch_size, problem.fits)
+        self._home: Others = tuple(problem.settings.items())  # the user's own
         self._own = (
             Candidate(self._home, problem.requested) if problem.requested is not None else None
         )
@@ -79,7 +78,7 @@ class Search:
 
     def steps(self) -> _Steps:
         parts = (self._fastest, self._against_own, self._confirm)
-        if not self.problem.objective.is_of_speed:
+        if self.problem.objective is Objective.LARGEST:
             parts = (self._settle,)
         for part in (*parts, self._verify):
             try:
@@ -105,7 +104,6 @@ class Search:
         why = f"{why}; {verified_text(verified)}" if verified else why
         return SearchResult(
             chosen=candidate.settings if candidate else None,
-            environment=dict(others.environment),
             why=(self._why if others == self._others else {})
             | ({"batch_size": why} if candidate else {}),
             speed=speed_estimate(self.runs.fitting(others)),
@@ -125,7 +123,7 @@ class Search:
             yield from self._ask(self._own)
             start = self._own.size if self.runs.rates(self._own) else 0
         start = start or max(1, math.isqrt(self.runs.ceiling))
-        yield from self._other_settings(start)
+        yield from self._worker_counts(start)
         yield from self._sizes(start)
         yield from self._between()
         yield from self._rounds()
@@ -137,18 +135,15 @@ class Search:
         runs = self.runs
         if len(runs.samples) >= self._most_trials:
             raise _Stop
-        sample = yield Request(candidate.settings, dict(candidate.others.environment), see_eval)
+        sample = yield Request(candidate.settings, see_eval)
         runs.add(sample, candidate, lowers=candidate.others in (self._home, self._others))
         hopeless = (sample.outcome in HOPELESS or len(runs.dead) >= PATIENCE) and not runs.fitting()
         if sample.outcome is Outcome.INTERRUPTED or hopeless or runs.ceiling < 1:
             raise _Stop(sample)
 
     def _settle(self) -> _Steps:
-        """LARGEST and FIT: one size, smaller and smaller until it fits."""
-        problem = self.problem
+        """LARGEST: one size, smaller and smaller until it fits."""
         size = self.runs.ceiling
-        if problem.objective is Objective.FIT and problem.requested is not None:
-            size = max(1, min(size, problem.requested))
         while True:
             before = self.runs.ceiling
             yield from self._ask(self._at(size), see_eval=True)
@@ -171,7 +166,9 @@ class Search:
             and users_own is not None
             and self.runs.rates(users_own)
         ):
-            gain = self.runs.gain(candidate, users_own) if problem.objective.is_of_speed else None
+            gain = None
+            if problem.objective is Objective.THROUGHPUT:
+                gain = self.runs.gain(candidate, users_own)
             if gain is not None and not gain.is_clear:
                 self._refuted.setdefault(candidate, gain)
                 candidate, why = users_own, self._kept()
@@ -187,19 +184,15 @@ class Search:
         faster."""
         problem, users_own = self.problem, self._own
         others = self._others if self.runs.fitting(self._others) else self._home
-        choice = choose(
-            problem.objective, self.runs.ranked(self.runs.fitting(others)), problem.requested
-        )
+        choice = choose(problem.objective, self.runs.fitting(others))
         if choice is None:
             return None, ""
         best_ran, why = Candidate(others, choice[0]), choice[1]
-        better = better_word(problem.objective)
-        faster = (
-            f"among the sizes that ran best, and clearly {better} than your own settings beside it"
-        )
+        faster = "one of the sizes that ran best, clearly faster than your own settings beside it"
         if self._settled is not None and self.runs.rates(self._settled):
             return self._settled, why if self._settled == best_ran else faster
-        if not problem.objective.is_of_speed or users_own is None or not self.runs.rates(users_own):
+        largest = problem.objective is Objective.LARGEST
+        if largest or users_own is None or not self.runs.rates(users_own):
             return best_ran, why
         middles = {
             size: rate
@@ -227,11 +220,9 @@ class Search:
             faster = [(c, gain) for c, gain in gains if gain and gain.middle > TOLERANCE]
             unclear = dict(sorted(faster, key=lambda pair: -pair[1].middle)[:1])
         if not unclear:
-            better = better_word(self.problem.objective)
-            return f"your own: nothing that was run is more than {TOLERANCE:.0%} {better}"
+            return f"your own: nothing that was run is more than {TOLERANCE:.0%} faster"
         return "your own: " + "; ".join(
-            unclear_text(candidate, gain, self.problem.objective)
-            for candidate, gain in unclear.items()
+            unclear_text(candidate, gain) for candidate, gain in unclear.items()
         )
 
     # --- the candidates that are compared ---
@@ -239,49 +230,33 @@ class Search:
     def _at(self, size: int) -> Candidate:
         return Candidate(self._others, size)
 
-    def _other_settings(self, start: int) -> _Steps:
-        for environment in self.problem.environments:
-            other = replace(self._others, environment=tuple(environment.items()))
-            adopted = yield from self._adopt(other, start, environment)
-            large = min(self.runs.ceiling, FACTOR * start)
-            if not adopted and large > start and self.runs.at(Candidate(other, start)):
-                yield from self._adopt(
-                    other, large, environment
-                )  # small tensors are not mapped: it may help large ones alone
+    def _worker_counts(self, start: int) -> _Steps:
         for count in self.problem.worker_counts:
             runs = self.runs.at(self._at(start))
             shares = [run.loading_share for run in runs if run.loading_share is not None]
             if shares and max(shares) < WORTH:
                 self._why.setdefault("num_workers", "loading takes no time worth saving")
                 return
-            settings = dict(self._others.settings) | {"num_workers": count}
-            present, other = (
-                self._at(start),
-                Candidate(replace(self._others, settings=tuple(settings.items())), start),
-            )
-            if not (yield from self._adopt(other.others, start, ["num_workers"])):
+            others = dict(self._others) | {"num_workers": count}
+            present, other = self._at(start), Candidate(tuple(others.items()), start)
+            if not (yield from self._adopt(other)):
                 gain = self.runs.gain(other, present)
                 self._why.setdefault(
                     "num_workers",
-                    f"{count} brought {gain_text(gain, Objective.THROUGHPUT)}"
-                    if gain
-                    else f"{count} did not run",
+                    f"{count} brought {gain_text(gain)}" if gain else f"{count} did not run",
                 )
 
-    def _adopt(
-        self, other: OtherSettings, size: int, names: Collection[str]
-    ) -> Generator[Request, TrialResult, bool]:
-        """Goes on with other settings if they are clearly faster; `names` are what they change."""
+    def _adopt(self, other: Candidate) -> Generator[Request, TrialResult, bool]:
+        """Goes on with another number of workers if it is clearly faster."""
 
         def decided(gain: Gain) -> bool:
             return gain.is_clear or gain.high <= WORTH
 
-        gain = yield from self._by_turns(Candidate(other, size), self._at(size), decided, TURNS)
+        gain = yield from self._by_turns(other, self._at(other.size), decided, TURNS)
         if gain is None or not gain.is_clear:
             return False
-        self._others = other
-        together = "together " if len(names) > 1 else ""
-        self._why |= dict.fromkeys(names, together + gain_text(gain, Objective.THROUGHPUT))
+        self._others = other.others
+        self._why["num_workers"] = gain_text(gain)
         return True
 
     def _by_turns(
@@ -369,7 +344,7 @@ class Search:
         if middle is not None:
             yield from self._first(middle)
         for _ in range(2):
-            speed = speed_estimate(self.runs.ranked(self.runs.fitting(self._others)))
+            speed = speed_estimate(self.runs.fitting(self._others))
             knee = speed.knee_batch_size
             middle = _middle(
                 max(
@@ -393,7 +368,7 @@ class Search:
         sizes = sorted(middles, key=lambda size: -middles[size])
         for _ in range(TURNS - 1):
             middles = self.runs.middles(self._others)
-            speed = speed_estimate(self.runs.ranked(self.runs.fitting(self._others)))
+            speed = speed_estimate(self.runs.fitting(self._others))
             named = speed.knee_batch_size
             if named is None:
                 return
@@ -450,8 +425,7 @@ class Search:
             candidate = self._named()[0]
             if candidate is None or candidate in self._verified:
                 return
-            environment = dict(candidate.others.environment)
-            run = yield Request(candidate.settings, environment, verifies=True)
+            run = yield Request(candidate.settings, verifies=True)
             too_much = run.outcome is Outcome.COMPLETED and not self.problem.fits(run)
             if run.outcome not in OUT_OF_MEMORY and not too_much:
                 self._verified[candidate] = run

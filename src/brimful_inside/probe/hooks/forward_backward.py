@@ -81,11 +81,6 @@ def _is_training(frame: Any) -> bool:
     return frame is not None and bool(getattr(frame.f_locals.get("self"), "training", False))
 
 
-def is_compiled() -> bool:
-    """Whether torch.compile was used."""
-    return _compiled
-
-
 def patch_compile() -> None:
     """From the first torch.compile on, no hook is set."""
 
@@ -103,9 +98,7 @@ def patch_backward() -> None:
 
     def backward(original: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
         call_probe("backward_begins", tensors)
-        result = original(tensors, *args, **kwargs)
-        call_probe("noise.went_backward")
-        return result
+        return original(tensors, *args, **kwargs)
 
     patch(torch.autograd, "backward", backward)
 

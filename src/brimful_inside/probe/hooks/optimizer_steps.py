@@ -43,7 +43,6 @@ class Stepped:
         self.uses_closure = False
         self.relative_steps = False
         self.made_with: Any = None
-        self.betas: Any = ()
         self.device: Any = None  # of its first parameter
         self.first_rates: Optional[List[Any]] = None
         self.rates: List[Any] = []
@@ -61,7 +60,6 @@ class Stepped:
         if self.first_rates is None:
             self.first_rates = self.rates
             self.made_with = (getattr(optimizer, "defaults", None) or {}).get("lr")
-            self.betas = next((group["betas"] for group in groups if group.get("betas")), ())
             self.relative_steps = any(group.get("relative_step") is True for group in groups)
             self.scheduled = [{k: g[k] for k in ("initial_lr", "max_lr") if k in g} for g in groups]
             self.device = next((p.device for group in groups for p in group["params"]), None)
@@ -84,7 +82,6 @@ class Stepped:
             ),
             relative_steps=self.relative_steps,
             made_with=float(self.made_with) if isinstance(self.made_with, (int, float)) else None,
-            beta2=next((beta for beta in self.betas[1:2] if isinstance(beta, float)), None),
         )
 
 

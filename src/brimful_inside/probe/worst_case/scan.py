@@ -139,14 +139,6 @@ def largest_drawn(scan: Scan, size: int) -> List[List[int]]:
     return batches
 
 
-def sorted_by_size(scan: Scan, size: int, count: int) -> List[List[int]]:
-    """`count` batches of `size` samples next to each other in size, evenly from the largest to the
-    smallest."""
-    last = max(0, len(scan.largest) - size)
-    firsts = [number * last // max(1, count - 1) for number in range(count)]
-    return [scan.largest[first : first + size] for first in firsts]
-
-
 def order_of(length: int) -> Iterator[int]:
     """All indices, so that any beginning is spread evenly over the data set: the ends, then steps
     of the golden ratio.

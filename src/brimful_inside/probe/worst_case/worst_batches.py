@@ -29,7 +29,6 @@ from brimful_inside.probe.worst_case.scan import (
     batches_drawn,
     dimension_text,
     largest_drawn,
-    sorted_by_size,
     worst_indices,
 )
 from brimful_inside.probe.worst_case.scan_cache import ScanCache
@@ -85,11 +84,11 @@ class WorstBatches:
     """Plans by loader."""
 
     def __init__(self, config: TrialConfig):
-        self._largest_at, self._sorted = config.largest_at, config.sorted_batches
+        self._largest_at = config.largest_at
         self._imaginary = config.device == "imaginary"
         # All batch sizes shall give the same trial; an audit shows the script's own epochs, and so
         # do batches that are as drawn, unless evaluations between them are to be left out.
-        self._as_drawn = self._largest_at is not None or self._sorted is not None
+        self._as_drawn = self._largest_at is not None
         shows_epochs = config.audits or (self._as_drawn and config.see_eval)
         self.lengthens = self._imaginary and config.cut and not shows_epochs
         self._scans = ScanCache(config.folder, config.scans)
@@ -169,8 +168,6 @@ class WorstBatches:
             return Plan(left_alone)
         plain, parts = plain_batches_of(loader)
         size = plain.batch_size // parts
-        if self._sorted is not None:
-            return Plan(left_alone, change=AsDrawn(0, sorted_by_size(scan, size, self._sorted)))
         count = batches_drawn(size)
         what = "%s: of %d batches drawn at random the largest counts" % (_extent(scan), count)
         reported = replace(left_alone, what=what, drawn=count)

@@ -2,8 +2,6 @@
 
 import random
 from collections import Counter
-from itertools import pairwise
-from statistics import mean
 
 import pytest
 from hypothesis import given, settings
@@ -21,9 +19,7 @@ from brimful.decide.memory.uneven import (
     are_uneven,
     drawn_steps,
     epochs_of,
-    falling,
     largest_over_an_epoch,
-    padded,
     vary_by_batch,
 )
 from brimful_inside.simulator.program import Program
@@ -298,47 +294,6 @@ def batches_of(program):
     unit = 64 * 1024
     sizes = [size for size in program.sizes if size not in (WEIGHTS, 2 * WEIGHTS)]
     return [size / unit for size in sizes[::4]]
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_batches_that_are_padded_to_multiples_have_few_lengths_and_leave_less_in_pieces(seed):
-    lengths = lengths_drawn(seed)
-    drawn = training(lengths)
-    programs = padded(drawn, lengths, 16)
-    for program in programs:
-        after = batches_of(program)[uneven.FIRST : -1]
-        assert len(after) > 30 and set(after) <= {32, 48, 64}
-    assert max(map(reserved, programs)) < 0.8 * max(map(reserved, epochs_of(drawn, None)))
-
-
-def test_padding_is_not_judged_where_steps_of_other_lengths_do_other_things():
-    lengths = lengths_drawn()
-    drawn = training(lengths)
-    assert padded(drawn, [], 16) == padded(drawn, [60] * 24, 16) == []
-    mixed = list(drawn.events)
-    mixed.insert(mixed.index(("step", 12)), ("empty_cache",))
-    assert padded(Program(tuple(mixed), drawn.sizes, drawn.args), lengths, 16) == []
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_batches_that_go_from_the_largest_to_the_smallest_reserve_what_the_largest_needs(seed):
-    drawn, alone = training(lengths_drawn(seed)), reserved(training([60] * 4))
-    in_order = training([*range(60, 12, -2)])
-    programs, share = falling(in_order, drawn)
-    assert share == pytest.approx(
-        37 / mean([*lengths_drawn(seed)[:4], *lengths_drawn(seed)[6:]]), rel=0.1
-    )
-    for program in programs:
-        assert reserved(program) <= alone
-        lengths = batches_of(program)
-        assert len(lengths) > 60 and lengths.count(60) > 2
-        assert sum(after > before for before, after in pairwise(lengths)) == lengths.count(60) - 1
-    assert max(map(reserved, epochs_of(in_order, None))) > 1.2 * alone
-
-
-def test_too_few_steps_are_not_sorted():
-    few, enough = training([30, 20, 10]), training([30, 10, 20, 30, 20, 10])
-    assert falling(few, enough) == falling(enough, few) == ([], 1.0)
 
 
 @pytest.mark.parametrize(

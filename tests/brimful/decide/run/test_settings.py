@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from brimful.command import parse
 from brimful.decide.run.settings import (
-    environment_of,
     lever_of,
     settings_of,
     values_in_force,
@@ -23,16 +22,12 @@ names = st.sampled_from(["batch_size", "lr", "num_workers", "accumulation", "eva
 values = st.dictionaries(names, st.integers(1, 999), max_size=4)
 
 
-def plan_of(settings: dict, environment: dict | None = None) -> Plan:
+def plan_of(settings: dict) -> Plan:
     rows = tuple(
         EffectiveSetting(name, None, value, "why", Source.MEASURED)
         for name, value in settings.items()
     )
-    rows += tuple(
-        EffectiveSetting(name, None, value, "faster", Source.MEASURED)
-        for name, value in (environment or {}).items()
-    )
-    return Plan(Objective.THROUGHPUT, rows, environment or {}, "", True, 1, 0)
+    return Plan(Objective.THROUGHPUT, rows, "", True, 1, 0)
 
 
 @given(st.sets(names), values, st.none() | values)
@@ -83,15 +78,6 @@ def test_an_accumulation_that_nobody_sets_is_one():
     assert values_in_force(settings_of(parse(("train", "{accumulation}")), None, "", {})) == {
         "accumulation": 1
     }
-
-
-def test_the_users_own_environment_comes_before_the_plans_and_is_no_setting():
-    plan = plan_of({}, {"A": "1", "B": "2", "C": "3"})
-    assert environment_of(plan, {"A": "9", "C": "3"}) == (
-        {"B": "2"},
-        ["A=9 is set already; the plan's 1 is left out"],
-    )
-    assert settings_of(parse(("train",)), plan, "p", {}) == ()
 
 
 @given(st.sampled_from(["train", "eval", "encoding", "setup", None]), st.sets(names))

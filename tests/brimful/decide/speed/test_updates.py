@@ -1,10 +1,8 @@
 """What an optimizer's step takes after a change to it."""
 
-import pytest
-
 from brimful.decide.speed import updates
 from brimful.values import Estimate, Source
-from brimful_inside.simulator.roofline import BY_AUTOGRAD, BY_OPTIMIZER, DEFAULT, MEMORY, Kernel
+from brimful_inside.simulator.roofline import BY_AUTOGRAD, BY_OPTIMIZER, MEMORY, Kernel
 
 FORWARD = Kernel("aten.mm", "fp32", 10, 10)
 BACKWARD = FORWARD._replace(engine=BY_AUTOGRAD)
@@ -40,15 +38,6 @@ def test_each_of_several_cards_updates_its_part_and_computes_all():
         200,
         200,
     ]
-
-
-def test_on_the_host_the_slower_of_bus_and_memory_tells():
-    fast, slow = DEFAULT._replace(pinned_bytes_per_s=1e12), DEFAULT._replace(pinned_bytes_per_s=1e9)
-    gradients, states = 10**9, 2 * 10**9
-    assert updates.on_the_host_s(gradients, states, fast) == pytest.approx(
-        7e9 / DEFAULT.host_bytes_per_s
-    )
-    assert updates.on_the_host_s(gradients, states, slow) == pytest.approx(2.0)
 
 
 def test_a_step_of_micro_batches_has_one_update():

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from brimful.decide.memory.bracket import run_search
 from brimful.decide.speed.turns import gain
-from brimful.decide.tune.learning import at_its_pace
 from brimful.decide.tune.objective import fits_budget
-from brimful.decide.tune.problem import ALLOCATOR, MAX_TRIALS, SpeedProblem, top_sentence
+from brimful.decide.tune.problem import MAX_TRIALS, SpeedProblem, top_sentence
 from brimful.decide.tune.search import Search
 from brimful.units import format_bytes
 from brimful.values import Budget, Objective, Outcome, Trial, TrialKind
@@ -34,8 +33,6 @@ class Machine:
     noise: float = 0.0
     seed: int = 0
     failing: dict = dataclasses.field(default_factory=dict)  # size -> outcome
-    allocator_gain: float = 1.0
-    allocator_oom: bool = False
     worker_gain: dict = dataclasses.field(default_factory=dict)
     loading_share: float = 0.3
     # of an epoch of uneven batches, to that of a few steps
@@ -52,18 +49,16 @@ class Machine:
             dict(request.settings),
             CPU,
             TrialKind.SPEED,
-            dict(request.environment),
             see_eval=request.see_eval,
         )
         if size in self.failing:
             return self._sample(trial, self.failing[size])
-        if size >= self.oom_from or (request.environment and self.allocator_oom):
+        if size >= self.oom_from:
             return self._sample(trial, Outcome.OUT_OF_DEVICE_MEMORY)
         if request.verifies:
             self.verifying.append(size)
             return self._sample(trial, Outcome.COMPLETED, None, self.rise * size)
-        rate = self.rate(size) * (self.allocator_gain if request.environment else 1.0)
-        rate *= self.worker_gain.get(request.settings.get("num_workers"), 1.0)
+        rate = self.rate(size) * self.worker_gain.get(request.settings.get("num_workers"), 1.0)
         rate *= max(0.5, self.random.gauss(1.0, self.noise))
         return self._sample(trial, Outcome.COMPLETED, rate, size)
 
@@ -86,8 +81,6 @@ def saturating(best=1000.0, half=8.0):
 
 
 def problem(largest=512, **changes):
-    if changes.get("objective") is not Objective.LEARNING:
-        changes.pop("noise_scale", None)
     return SpeedProblem(largest, lambda sample: fits_budget(sample, BUDGET), **changes)
 
 
@@ -136,20 +129,16 @@ machines = st.builds(
     noise=st.sampled_from([0.0, 0.01, 0.1, 0.3]),
     seed=st.integers(0, 1000),
     failing=st.dictionaries(st.integers(1, 512), failures, max_size=40),
-    allocator_gain=st.floats(0.5, 2),
-    allocator_oom=st.booleans(),
     loading_share=st.sampled_from([0.0, 0.3]),
 )
 problems = st.builds(
     problem,
     st.integers(1, 4000),
     requested=st.one_of(st.none(), st.integers(1, 6000)),
-    environments=st.sampled_from([(), (ALLOCATOR,)]),
     worker_counts=st.sampled_from([(), (1, 3)]),
     settings=st.just({"num_workers": 0}),
     max_trials=st.integers(1, MAX_TRIALS),
     objective=st.sampled_from(list(Objective)),
-    noise_scale=st.floats(0.1, 1e5),
 )
 
 
@@ -171,64 +160,17 @@ def test_what_is_named_ran_within_every_limit_and_is_the_users_own_unless_it_is_
     if result.chosen is None:
         return
     size = result.chosen["batch_size"]
-    named = (result.chosen, result.environment)
-    runs = [one for one in result.samples if (one.trial.settings, one.trial.environment) == named]
+    runs = [one for one in result.samples if one.trial.settings == result.chosen]
     assert any(a_problem.fits(run) for run in runs)
     assert all(run.outcome is not Outcome.OUT_OF_DEVICE_MEMORY for run in runs)
     assert 1 <= size <= min(a_problem.largest_batch_size, result.ceiling)
     assert result.why["batch_size"]
-    if not result.own_runs or not a_problem.objective.is_of_speed:
+    if not result.own_runs or a_problem.objective is Objective.LARGEST:
         return
     if result.chosen_runs[0] is result.own_runs[0]:
-        assert size == a_problem.requested and result.environment == {}
+        assert size == a_problem.requested
         return
-    paces = (
-        [at_its_pace(run, a_problem.noise_scale) for run in runs]
-        for runs in (result.chosen_runs, result.own_runs)
-    )
-    assert gain(*paces).is_clear
-
-
-@pytest.mark.parametrize(
-    ("noise_scale", "sizes"),
-    # a step takes (size + 40) / 1000 s: the best is the root of 40 times the noise scale
-    [
-        (0.01, range(1, 2)),
-        (40.0, range(24, 57)),
-        (1000.0, range(120, 260)),
-        (1e12, range(900, 4097)),
-    ],
-)
-@pytest.mark.parametrize("requested", [None, 4096])
-def test_the_larger_the_noise_scale_the_larger_the_size_that_is_found(
-    noise_scale, sizes, requested
-):
-    learns = problem(
-        4096, objective=Objective.LEARNING, noise_scale=noise_scale, requested=requested
-    )
-    result = search(Machine(saturating(1000, 40)), learns)
-    assert result.chosen["batch_size"] in sizes
-    if noise_scale == 1e12 and requested is None:
-        assert result.sizes == search(Machine(saturating(1000, 40)), problem(4096)).sizes
-
-
-def test_a_size_that_is_slower_and_sooner_at_the_same_loss_is_named_with_its_speed_as_it_is():
-    learns = problem(512, objective=Objective.LEARNING, noise_scale=20.0, requested=512)
-    result = search(Machine(saturating(1000, 8)), learns)
-    rates = {point.batch_size: point.value.value for point in result.speed.points}
-    size = result.chosen["batch_size"]
-    assert size < 40 and rates[size] == pytest.approx(saturating(1000, 8)(size))
-    assert result.gain.middle < 0, "fewer samples a second"
-    assert "soonest to the same loss (by the gradient noise scale)" in result.why["batch_size"]
-
-
-def test_where_no_size_is_clearly_sooner_it_is_said_what_was_not():
-    machine = Paced({64: [100.0], 128: [204.0, 77.0, 77.0, 77.0, 77.0]})
-    learns = problem(128, requested=64, objective=Objective.LEARNING, noise_scale=1e6)
-    result = search(machine, learns)
-    assert result.chosen["batch_size"] == 64
-    assert "was not clearly sooner at the same loss beside it" in result.why["batch_size"]
-    assert "speed to the same loss [" in result.why["batch_size"]
+    assert gain(result.chosen_runs, result.own_runs).is_clear
 
 
 @settings(deadline=None, max_examples=60)
@@ -347,51 +289,15 @@ def test_at_any_time_the_best_so_far_is_the_users_own_or_clearly_faster(after):
 
 
 def test_a_search_that_ends_before_a_gain_is_clear_does_not_say_that_nothing_was_faster():
-    found = Search(problem(128, requested=64, environments=(ALLOCATOR,)))
+    workers = {"settings": {"num_workers": 0}, "worker_counts": (2,)}
+    found = Search(problem(128, requested=64, **workers))
     steps = found.steps()
-    machine = showing(Machine(lambda size: 100.0, allocator_gain=1.5), others_share=0.8)
+    machine = showing(Machine(lambda size: 100.0, worker_gain={2: 1.5}), others_share=0.8)
     request = steps.send(machine.run(next(steps)))
     steps.send(machine.run(request))
     why = found.result().why["batch_size"]
     assert "was faster beside it, in one turn while others used the machine: +50%" in why
-    assert "with MALLOC_MMAP_MAX_" in why and "nothing" not in why
-
-
-def test_the_allocators_settings_are_taken_where_they_help_and_run_side_by_side():
-    machine = Machine(lambda size: 200.0, allocator_gain=1.5, noise=0.01)
-    result = search(machine, problem(128, requested=16, environments=(ALLOCATOR,)))
-    assert result.environment == ALLOCATOR
-    assert result.why["MALLOC_MMAP_MAX_"].startswith("together +")
-    assert [bool(one.trial.environment) for one in result.samples[:2]] == [False, True]
-    assert 0.3 < result.gain.low < 0.5 < result.gain.high < 0.7
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"allocator_gain": 1.0},
-        {"allocator_gain": 0.9},
-        {"allocator_gain": 2.0, "allocator_oom": True},
-    ],
-)
-def test_the_allocators_settings_are_left_where_they_do_not_help_or_cost_too_much_memory(changes):
-    result = search(
-        Machine(lambda size: 200.0, **changes),
-        problem(128, requested=16, environments=(ALLOCATOR,)),
-    )
-    assert (result.environment, result.ceiling) == ({}, 128)
-
-
-def test_an_allocator_that_helps_large_tensors_alone_is_found_at_a_large_size():
-    class Large(Machine):
-        def run(self, request):
-            self.allocator_gain = 1.6 if request.settings["batch_size"] >= 32 else 1.0
-            return super().run(request)
-
-    result = search(
-        Large(saturating(1000, 100)), problem(512, requested=8, environments=(ALLOCATOR,))
-    )
-    assert result.environment == ALLOCATOR
+    assert "with num_workers 2" in why and "nothing" not in why
 
 
 @pytest.mark.parametrize(
@@ -459,19 +365,10 @@ def test_an_interruption_ends_the_search_at_any_time_and_keeps_what_was_found():
     assert result.chosen["batch_size"] in (16, 32)
 
 
-@pytest.mark.parametrize(
-    ("machine", "objective", "sizes"),
-    [
-        (Machine(saturating(), oom_from=450), Objective.LARGEST, range(400, 450)),
-        (Machine(saturating()), Objective.FIT, [100]),
-    ],
-)
-def test_the_largest_is_found_by_going_down_from_what_memory_promised_and_a_size_asked_for_stays(
-    machine, objective, sizes
-):
-    result = search(machine, problem(512, objective=objective, requested=100))
-    assert result.chosen["batch_size"] in sizes
-    assert objective is Objective.LARGEST or result.sizes == [100]
+def test_the_largest_is_found_by_going_down_from_what_memory_promised():
+    machine = Machine(saturating(), oom_from=450)
+    result = search(machine, problem(512, objective=Objective.LARGEST, requested=100))
+    assert result.chosen["batch_size"] in range(400, 450)
 
 
 def test_a_size_that_fitted_once_and_ran_out_of_memory_later_is_not_named():
@@ -488,15 +385,6 @@ def test_a_size_that_fitted_once_and_ran_out_of_memory_later_is_not_named():
     assert result.ceiling == 511
     assert result.chosen["batch_size"] < 512
     assert 512 not in {point.batch_size for point in result.speed.points}
-
-
-def test_a_large_size_that_ran_before_does_not_end_the_way_up():
-    """The allocator is compared at 8 times the size asked for as well, and that run is faster than
-    all sizes below it.
-    """
-    machine = Machine(saturating(half=2000.0), allocator_gain=0.5)
-    result = search(machine, problem(largest=9000, requested=32, environments=(ALLOCATOR,)))
-    assert max(result.sizes) >= 4096 and result.chosen["batch_size"] >= 4096
 
 
 @pytest.mark.parametrize("seed", [3, 8, 9])

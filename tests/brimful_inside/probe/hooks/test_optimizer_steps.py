@@ -132,12 +132,6 @@ def test_an_optimizer_that_takes_relative_steps_is_seen_to_ignore_its_rate(steps
     assert steps.read()[0].relative_steps is relative
 
 
-def test_the_beta2_of_an_optimizer_that_has_betas_is_seen(steps):
-    torch.optim.AdamW([parameter()], betas=(0.9, 0.95)).step()
-    torch.optim.SGD([parameter()], lr=0.1).step()
-    assert [seen.beta2 for seen in steps.read()] == [0.95, None]
-
-
 def test_an_optimizer_that_is_thrown_away_is_not_kept_alive(steps):
     thrown_away = optimizer()
     thrown_away.step()

@@ -124,25 +124,9 @@ def test_a_ranks_share_of_batches_by_accelerate_is_drawn_at_random(run_trial, wr
     assert trial.report["worst_batch"]["drawn"] == 10_000
 
 
-def test_batches_of_samples_sorted_by_size_go_from_the_largest_to_the_smallest(run_trial):
-    trial = run_trial(
-        AS_DRAWN.replace("SHUFFLE", "True"), worst_batch=True, sorted_batches=10, steps=9
-    )
-    lines = trial.stdout.splitlines()
-    lengths = [int(line[1 : line.index(",")]) for line in lines if line.startswith("(")]
-    # Eight times the longest sentence, and eight times the shortest.
-    assert len(lengths) == 10 and lengths == sorted(lengths, reverse=True)
-    assert lengths[0] > 780 and lengths[-1] < 60
-    assert trial.report["worst_batch"]["drawn"] == 0
-
-
 def test_a_loader_that_does_not_draw_at_random_keeps_its_batches(run_trial):
     trial = run_trial(AS_DRAWN.replace("SHUFFLE", "False"), worst_batch=True, largest_at=2, steps=4)
     kept = run_trial(AS_DRAWN.replace("SHUFFLE", "False"), worst_batch=False, steps=4)
-    in_order = run_trial(
-        AS_DRAWN.replace("SHUFFLE", "False"), worst_batch=True, sorted_batches=5, steps=4
-    )
-    assert in_order.stdout.splitlines()[:5] == kept.stdout.splitlines()[:5]
     assert trial.stdout.splitlines()[:5] == kept.stdout.splitlines()[:5]
     assert trial.report["worst_batch"]["drawn"] == 0
 
@@ -410,10 +394,9 @@ for epoch in range(4):
         ({}, ["8 of 192"], [2, 2, 2]),
         ({"audits": True}, ["3 of 3"] * 2, [2, 1, 2]),
         ({"largest_at": 2}, ["3 of 3"] * 2, [2, 1, 2]),
-        ({"sorted_batches": 10}, ["3 of 3"] * 2, [2, 1, 2]),
         ({"largest_at": 2, "see_eval": False}, [], [2, 2, 2]),
     ],
-    ids=["a trial of memory", "an audit", "as drawn", "sorted", "as drawn without evaluation"],
+    ids=["a trial of memory", "an audit", "as drawn", "as drawn without evaluation"],
 )
 def test_no_pass_outlasts_the_length_of_its_loader(run_trial, config, epochs, batches):
     """Where the epoch has fewer steps than the trial, it is a long one from the start; an audit

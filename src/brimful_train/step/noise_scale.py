@@ -6,7 +6,8 @@ Whatever both norms are scaled with, by a GradScaler or the weight of a micro-ba
 
 from __future__ import annotations
 
-from typing import Any, Iterable, List, NamedTuple, Optional, Tuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import torch
 
@@ -41,13 +42,13 @@ class NoiseScale(NamedTuple):
         )
 
     @property
-    def samples(self) -> Optional[float]:
+    def samples(self) -> float | None:
         """The noise scale; None where it was not measured, or is lost in its own noise."""
         known = self.trace > 0 and self.square > 0
         return self.trace / self.square if known else None
 
 
-def estimates(small: float, small_square: Any, big: float, big_square: Any) -> Tuple[Any, Any]:
+def estimates(small: float, small_square: Any, big: float, big_square: Any) -> tuple[Any, Any]:
     """(tr(Σ), |G|²) by the squared norms of the gradients of `small` and of `big` samples, numbers
     or tensors. Each without bias, and their quotient not: average both first.
     """
@@ -61,8 +62,8 @@ class PassNorms:
     """
 
     def __init__(self) -> None:
-        self._handles: List[Any] = []
-        self._norms: List[torch.Tensor] = []
+        self._handles: list[Any] = []
+        self._norms: list[torch.Tensor] = []
 
     @property
     def watches(self) -> bool:
@@ -74,7 +75,7 @@ class PassNorms:
     def _see(self, gradient: torch.Tensor) -> None:
         self._norms.append(_norm(gradient))
 
-    def take(self) -> Optional[torch.Tensor]:
+    def take(self) -> torch.Tensor | None:
         """The squared norm of the pass that has ended; None where it reached no parameter."""
         norms, self._norms = self._norms, []
         return _squared(norms) if norms else None
@@ -98,5 +99,5 @@ def _norm(gradient: torch.Tensor) -> torch.Tensor:
     return torch.linalg.vector_norm(values, dtype=dtype)
 
 
-def _squared(norms: List[torch.Tensor]) -> torch.Tensor:
+def _squared(norms: list[torch.Tensor]) -> torch.Tensor:
     return torch.stack(norms).square().sum().float()

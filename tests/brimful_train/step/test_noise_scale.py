@@ -6,7 +6,7 @@ import statistics
 import pytest
 import torch
 
-from brimful_inside.noise_scale import NoiseScale, PassNorms, squared_norm
+from brimful_train.step.noise_scale import NoiseScale, PassNorms, squared_norm
 
 
 def norms(chance: random.Random, dimensions: int, samples: int, parts: int) -> tuple[float, float]:
