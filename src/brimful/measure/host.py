@@ -171,6 +171,16 @@ class Cgroup:
                 left += [limit - int(used) + int(droppable or 0) for limit in limits]
         return min(left, default=None)
 
+    def peak_bytes(self) -> int | None:
+        """The most that its processes have held so far, page cache included; None where the kernel
+        does not say (version 2 before Linux 5.19, and the root)."""
+        files = (
+            level / name
+            for level in self._levels("memory")[:1]
+            for name in ("memory.peak", "memory.max_usage_in_bytes")
+        )
+        return next((int(text) for file in files if (text := _text(file)).isdigit()), None)
+
     def oom_kills(self) -> int | None:
         """How many processes of this cgroup the kernel has killed for memory, or None where it does
         not count.

@@ -174,8 +174,8 @@ def run(
     first where the run before was cut off (`verbs.run_before`); `fresh`: it is not looked for.
     `ladder`: the batch sizes to try after out of memory, in this order ("96,80,64").
     `strict`: the plan's seed and names must be these too. `host_limit`: ends an attempt as out of
-    host memory when it holds more ("20GiB"), by polls every
-    `measure.supervisor.POLL_UNDER_LIMIT_S`. Raises UsageError, PlanMismatch, NoSuchRecord,
+    host memory when it holds more ("20GiB"), by looks every `LOOK_NEAR_LIMIT_S` of
+    `measure.process_tree` once it is near. Raises UsageError, PlanMismatch, NoSuchRecord,
     NoSuchDevice, NoSuchCommand, DiskFull before anything is started.
     """
     watching = watcher or Passes()
