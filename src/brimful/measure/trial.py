@@ -14,7 +14,6 @@ from brimful import masking
 from brimful.command import fill
 from brimful.errors import DiskFull
 from brimful.measure import gather, kept_files, outcome, single_rank
-from brimful.measure.gather import trial_progress
 from brimful.measure.gpus import to_card
 from brimful.measure.output import OutputFiles, tail
 from brimful.measure.shared_imports import SharedImports
@@ -26,6 +25,7 @@ from brimful.measure.supervisor import (
     supervise,
     write_config,
 )
+from brimful.measure.wire_files import WireFiles
 from brimful.values import Outcome, Trial, TrialKind, TrialResult
 from brimful_inside import wire
 from brimful_inside.simulator.allocator_settings import conf_in
@@ -72,8 +72,12 @@ def run_trial(
     if imports is not None and trial.device.kind == "imaginary":
         start = functools.partial(imports.fork, config, argv, variables, trial.time_limit_s)
 
+    files = WireFiles(folder)
+
     def heartbeat(seconds: float, host_bytes: int) -> bool:
-        on_progress(trial_progress(folder))
+        files.look()
+        newest = files.latest(wire.Progress).values()
+        on_progress(max(newest, key=lambda progress: progress.unix_s, default=None))
         return _a_rank_is_without_the_probe(folder) or outcome.waits_for_lost_batch(folder)
 
     watch = Watch(heartbeat, _HEARTBEAT_S, trial.host_limit_bytes, trial.time_limit_s)

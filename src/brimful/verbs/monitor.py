@@ -172,11 +172,11 @@ class Monitor:
     ) -> tuple[Heartbeat, tuple[Report, ...]]:
         """How far it is, and what its ranks reported last."""
         if self._heartbeats.folder != folder:
-            self._heartbeats = Heartbeats(folder)
+            self._heartbeats = Heartbeats(folder, folds=False)
             self._machine.follow(ProcessTree(0, str((folder / _CONFIG).resolve())))
         if isinstance(start, AttemptStarted):
             beat = self._heartbeats.read(time.time() - start.started_unix_s, None)
-            return beat, gather.of_run(folder).reports
+            return beat, self._heartbeats.reports()
         beat = replace(
             start.course[-1] if start.course else Heartbeat(None, 0, 0.0),
             steps=start.steps,
