@@ -81,7 +81,8 @@ class TrialConfig:
     """How the child runs one trial, or a whole run."""
 
     folder: str  # the trial's folder: wire files, traces, and whatever the script would have saved
-    device: str  # "cpu", "accelerator" (a real one) or "imaginary"
+    # "cpu", "accelerator" (a real one), "auto" (one of those two, of a whole run) or "imaginary"
+    device: str
     card: Optional[Card] = None  # with device "imaginary"
     # imaginary: raise OutOfMemoryError beyond this; None is without limit
     capacity_bytes: Optional[int] = None

@@ -9,11 +9,11 @@ cgroup-v1/memory.rst.
 import os
 import platform
 import socket
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import psutil
 
+from brimful import __version__
 from brimful.measure import accelerators
 from brimful.values import Machine
 
@@ -113,16 +113,9 @@ def machine() -> Machine:
         cgroup_limit_bytes=Cgroup().memory_limit_bytes(),
         shm_bytes=shm_bytes(),
         python_version=platform.python_version(),
-        brimful_version=_brimful_version(),
+        brimful_version=__version__,
         accelerators=tuple(card.name for card in accelerators.visible()),
     )
-
-
-def _brimful_version() -> str:
-    try:
-        return version("brimful")
-    except PackageNotFoundError:
-        return "unknown (run from a source tree)"
 
 
 class Cgroup:

@@ -99,7 +99,7 @@ class Process(Protocol):
     def wait(self) -> int | None: ...
 
 
-class _Command(subprocess.Popen[bytes]):
+class StartedProcess(subprocess.Popen[bytes]):
     """Tells, once it has ended, the most memory that it or one that it awaited has held."""
 
     peak_bytes = 0
@@ -284,7 +284,7 @@ def start_process(
     """In a session of its own; it inherits these `descriptors`. Raises NoSuchCommand."""
     try:
         ends = output.child_streams
-        process = _Command(
+        process = StartedProcess(
             argv,
             stdin=ends.get("stdin"),
             stdout=ends["stdout"],

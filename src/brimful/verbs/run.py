@@ -27,7 +27,7 @@ from brimful.decide.run.smaller_batch_size import (
 from brimful.errors import DiskFull, UsageError
 from brimful.measure.attempt import run_attempt
 from brimful.measure.outcome import is_final
-from brimful.measure.supervisor import GRACE_S, SignalForwarding
+from brimful.measure.supervisor import GRACE_S, SignalForwarding, require_startable
 from brimful.outcomes import EXHAUSTED, OUT_OF_MEMORY, OUTCOMES, remedy
 from brimful.show.text import environment_text, failure_text
 from brimful.units import counted, format_bytes, format_duration, parse_bytes
@@ -187,6 +187,8 @@ def run(
     given = dict(settings or {})
     masking.learn(argv, given)
     resume_words = _resume_words(command, resume_with)
+    limit = parse_bytes(host_limit) if host_limit is not None else None
+    sizes = ladder_of(ladder)
     chosen = run_plan.choose(command, plan, bool(given), device, options.home, strict)
     command = run_plan.with_places(command, chosen, options)
     rows = run_settings.settings_of(command, chosen.plan, chosen.name, given)
@@ -201,8 +203,7 @@ def run(
         raise UsageError(
             error.problem, f"{error.explanation}; brimful would run {chosen.why}", error.suggestion
         ) from None
-    limit = parse_bytes(host_limit) if host_limit is not None else None
-    sizes = ladder_of(ladder)
+    require_startable(command.argv[0])
     before = None if fresh else run_before.cut_off(command, rows, resume_words, options.home)
     goes_on = before.record_id if before else None
     started = RunStarted(
