@@ -220,7 +220,7 @@ def _device_for(record: Record, command: Command, asked: str | None) -> Device:
     """The device that the plan is for, as it is here. Raises PlanMismatch where this machine has
     none like it, or not as much memory as the plan allows itself, or `asked` is another."""
     planned, budget = card_of(record), record.opened.budget
-    on_cpu = _was_on_cpu(record)
+    on_cpu = record.opened.device is None or record.opened.device.kind in ("cpu", "auto")
     if asked not in (None, "auto") and (asked == "cpu") != on_cpu:
         raise _mismatch(record, f"it is for {planned or 'the CPU'}, and --device {asked} was given")
     try:
@@ -238,18 +238,10 @@ def _device_for(record: Record, command: Command, asked: str | None) -> Device:
     return device
 
 
-def _was_on_cpu(record: Record) -> bool:
-    device = record.opened.device
-    if device is not None and device.kind == "auto":
-        attempts = record.run.attempts if record.run is not None else ()
-        return all(report.device == "cpu" for attempt in attempts for report in attempt.reports)
-    return device is None or device.kind == "cpu"
-
-
 def card_of(record: Record) -> str | None:
     """The name of the card that a plan is for; None for a CPU."""
     device, machine = record.opened.device, record.opened.machine
-    if device is None or _was_on_cpu(record):
+    if device is None or device.kind in ("cpu", "auto"):
         return None
     if device.gpu is not None:
         return device.gpu.name
