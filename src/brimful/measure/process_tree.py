@@ -23,7 +23,8 @@ from brimful_inside.wire import TRIAL_CONFIG_VARIABLE
 
 # of a time of which a share of the cores is known: the kernel counts in ticks of 10 ms
 _SHORTEST_S = 1.0
-LOOK_EVERY_S, LOOK_NEAR_LIMIT_S = 0.2, 0.01
+# without a limit, with one that is far, and near it
+LOOK_EVERY_S, LOOK_UNDER_LIMIT_S, LOOK_NEAR_LIMIT_S = 0.5, 0.2, 0.01
 _FILLED_BYTES_PER_S = 3 << 30  # by one thread
 _S_PER_GIB = 0.045  # that the kernel takes to walk over pages (35 to 55 ms measured)
 # of the time: looks take no more of a core, nor walks where there is no haste
@@ -251,7 +252,7 @@ class MemorySampler:
         if self._limit_bytes is None:
             return LOOK_EVERY_S
         filled_s = (self._limit_bytes - held_bytes) / _FILLED_BYTES_PER_S
-        return min(LOOK_EVERY_S, max(LOOK_NEAR_LIMIT_S, filled_s / 2))
+        return min(LOOK_UNDER_LIMIT_S, max(LOOK_NEAR_LIMIT_S, filled_s / 2))
 
 
 def _alive(process: psutil.Process) -> bool:

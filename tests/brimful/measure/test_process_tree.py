@@ -170,7 +170,7 @@ class Watched:
             lambda: cgroup_peak and cgroup_peak * MIB,
         )
 
-    def go_on(self, seconds=0.3, **processes):
+    def go_on(self, seconds=0.6, **processes):
         self.tree.set(**processes)
         until_s = self.now_s + seconds
         while (now_s := max(self.now_s, self.sampler.next_s)) < until_s:

@@ -43,6 +43,11 @@ class GradientNoise:
         self._big_square: Any = None
         self._pending: Optional[_Pending] = None
 
+    @property
+    def watches(self) -> bool:
+        """Whether the passes of this step are looked at."""
+        return self._passes.watches
+
     @guarded
     def step(self, number: int, groups: Any, samples: Optional[int], batches: int) -> None:
         """A step of `samples` in `batches` is complete; `groups`: of the optimizer that made it."""
