@@ -3,8 +3,8 @@
 The same small training (8 blocks, batches from a DataLoader, AdamW) runs in processes of its own,
 by turns without brimful and with the probe in it: as in a whole run, as in one whose steps take two
 backward passes, as in an audit, and under `brimful run` itself, which also weighs the process and
-reads what it reports. What losses take of that is measured against a probe that leaves them out.
-What is compared is
+reads what it reports, there also with 3 GiB of memory and 8 loader workers. What losses take of
+that is measured against a probe that leaves them out. What is compared is
 the processor time that the training thread spends on a step, not the wall clock: the probe waits
 for nothing, and so the machine need not be quiet. Reported: extra microseconds of a step over the
 pairs, and their share of a step of 10 ms.
@@ -31,15 +31,16 @@ SCRIPT = """
 import sys, time, torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-steps, passes = map(int, sys.argv[1:])
+steps, passes, gib, workers = map(int, sys.argv[1:])
 torch.manual_seed(0); torch.set_num_threads(1)
+held = torch.ones(gib << 28)
 data = TensorDataset(torch.randn(64 * 32, 64), torch.randint(0, 10, (64 * 32,)))
 blocks = [m for _ in range(8) for m in (nn.Linear(64, 64), nn.LayerNorm(64), nn.ReLU())]
 model = nn.Sequential(*blocks, nn.Linear(64, 10))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 times, before = [], None
 while len(times) < steps:
-    for batch, (x, y) in enumerate(DataLoader(data, batch_size=32, shuffle=True), 1):
+    for batch, (x, y) in enumerate(DataLoader(data, 32, shuffle=True, num_workers=workers), 1):
         loss = nn.functional.cross_entropy(model(x), y) / passes
         loss.backward()
         if batch % passes:
@@ -61,26 +62,34 @@ Losses.step = Losses.backward = lambda *_: None
 """
 
 UNDER_BRIMFUL = "under brimful run"
+LARGE = f"{UNDER_BRIMFUL}, 3 GiB and 8 loader workers"
 ACCUMULATING = "run, two backward passes a step"
 KINDS = {
     "run": {},
     ACCUMULATING: {},
     "audit": {"audits": True, "keep_out": True},
     UNDER_BRIMFUL: {},
+    LARGE: {},
 }
 RUN = ("-m", "brimful", "run", "--device", "cpu", "--plan", "none", "--")
 
 
-def step_seconds(steps: int, passes: int, kind: str | None, reads: bool = True) -> float:
+def step_seconds(
+    steps: int,
+    passes: int,
+    kind: str | None,
+    reads: bool = True,
+    held: tuple[int, int] = (0, 0),
+) -> float:
     """Processor time of a step of so many backward passes: the mean without the highest hundredth,
     as other processes add to some. No probe where `kind` is None. `reads`: whether the probe reads
-    losses.
+    losses. `held`: GiB, and loader workers.
     """
     script = SCRIPT if reads else LEAVES_OUT + SCRIPT
-    argv = [sys.executable, "-c", script, str(steps), str(passes)]
+    argv = [sys.executable, "-c", script, *map(str, (steps, passes, *held))]
     with tempfile.TemporaryDirectory() as folder:
         variables = harness.environment(folder, PYTHONPATH="")
-        if kind == UNDER_BRIMFUL:
+        if kind in (UNDER_BRIMFUL, LARGE):
             argv, variables = [sys.executable, *RUN, *argv], harness.environment(folder)
         elif kind is not None:
             settings = {"worst_batch": False, "cut": False, "keep_out": False, **KINDS[kind]}
@@ -98,7 +107,8 @@ def summary(kind: str, pairs: int, steps: int, of_reading: bool = False) -> dict
     """Extra microseconds of a step and their share of it: median and range over the pairs.
     `of_reading`: those of reading losses alone.
     """
-    step_s = partial(step_seconds, steps, 2 if kind == ACCUMULATING else 1)
+    passes, held = 2 if kind == ACCUMULATING else 1, (3, 8) if kind == LARGE else (0, 0)
+    step_s = partial(step_seconds, steps, passes, held=held)
     plain = partial(step_s, kind, reads=False) if of_reading else partial(step_s, None)
     rows = harness.by_turns({"plain": plain, "probed": partial(step_s, kind)}, pairs)
     extra_s = [row["probed"] - row["plain"] for row in rows]

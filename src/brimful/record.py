@@ -202,9 +202,12 @@ def replay(entries: Iterable[Entry], folder: Path | str, torn: bool = False) -> 
             "It was cut off before anything was written.",
         )
     last: dict[type, Any] = {type(entry): entry for entry in entries}
+    attempts = [entry for entry in entries if isinstance(entry, values.Attempt)]
+    reports = [report for attempt in attempts for report in attempt.reports]
+    opened = replace(entries[0], device=device_taken(entries[0].device, reports))
     return values.Record(
         folder=str(folder),
-        opened=entries[0],
+        opened=opened,
         trials=tuple(entry for entry in entries if isinstance(entry, values.TrialResult)),
         prediction=last.get(values.Prediction),
         audit=last.get(values.Audit),
@@ -218,6 +221,17 @@ def replay(entries: Iterable[Entry], folder: Path | str, torn: bool = False) -> 
         closed=last.get(values.Closed),
         torn=torn,
     )
+
+
+def device_taken(
+    device: values.Device | None, reports: Iterable[values.Report]
+) -> values.Device | None:
+    """That of a run which was left to its script: by what its ranks have reported."""
+    taken = sorted({report.device for report in reports})
+    if device is None or device.kind != "auto" or not taken:
+        return device
+    card = next((label for label in taken if label != "cpu"), None)
+    return values.Device("cpu", "cpu") if card is None else values.Device("accelerator", card)
 
 
 def _run_of(entries: list[Entry], last: dict[type, Any], folder: Path) -> values.Run | None:

@@ -2,11 +2,14 @@
 the other way. The config is one JSON file, its path in the environment (`TRIAL_CONFIG_VARIABLE`).
 Each process appends events to its ``wire-<pid>.jsonl``, a line written whole or not at all; of
 several reports the last counts. In a whole run snapshots replace each other in
-``latest-<event>-<pid>.jsonl``. Units are in the names; absent is ``None``."""
+``latest-<event>-<pid>.jsonl``. The files of processes that have ended the parent puts together in
+``wire-ended.jsonl``. Units are in the names; absent is ``None``."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
 import json
 import os
 from dataclasses import dataclass, field
@@ -78,7 +81,8 @@ class TrialConfig:
     """How the child runs one trial, or a whole run."""
 
     folder: str  # the trial's folder: wire files, traces, and whatever the script would have saved
-    device: str  # "cpu", "accelerator" (a real one) or "imaginary"
+    # "cpu", "accelerator" (a real one), "auto" (one of those two, of a whole run) or "imaginary"
+    device: str
     card: Optional[Card] = None  # with device "imaginary"
     # imaginary: raise OutOfMemoryError beyond this; None is without limit
     capacity_bytes: Optional[int] = None
@@ -465,8 +469,11 @@ class Writer:
     def __init__(self, folder: str, pid: Optional[int] = None):
         self.path = os.path.join(folder, "wire-%d.jsonl" % (pid or os.getpid()))
         self._descriptor = os.open(
-            self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0), 0o644
+            self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0), 0o644
         )
+        # until this process ends: then brimful puts its file and those of others together
+        with contextlib.suppress(OSError):
+            fcntl.flock(self._descriptor, fcntl.LOCK_SH)
 
     def write(self, event: Any) -> None:
         os.write(self._descriptor, encode_event(event))

@@ -511,8 +511,8 @@ def run_command(
         loader (where the DataLoader is made) or none (it stays as it is). auto takes the first of
         them that exists.
     host_limit
-        End the command as out of host memory when its processes hold more: 20GiB. brimful checks
-        about every 0.01 s, and they can pass the limit between two checks.
+        End the command as out of host memory when its processes hold more: 20GiB. brimful looks
+        at them every 0.2 s, near the limit every 0.01 s, and they can pass it between two looks.
     device
         auto (the plan's, else the accelerator that is here, else the CPU), cpu or accelerator.
     home

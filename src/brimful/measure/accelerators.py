@@ -10,6 +10,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -164,6 +165,13 @@ def torch_version(python: str) -> str | None:
     """The version of torch that the interpreter `python` has, without importing it; None if it has
     none or does not start.
     """
+    ours = os.path.dirname(sys.executable) == os.path.dirname(os.path.abspath(python))
+    if ours and os.path.samefile(python, sys.executable):
+        from importlib import metadata  # takes a twentieth of the start of brimful
+
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version("torch")
+        return None
     return _answer(python, "import importlib.metadata as m; print('BRIMFUL' + m.version('torch'))")
 
 

@@ -27,8 +27,6 @@ from brimful.values import Attempt, AttemptStarted, Device, Heartbeat
 from brimful_inside import wire
 
 HEARTBEAT_S = 1.0
-MEMORY_EVERY_S, MEMORY_EVERY_UNDER_LIMIT_S = 5.0, 0.2
-MEMORY_TIME_SHARE = 0.002
 
 
 def run_attempt(
@@ -74,14 +72,8 @@ def run_attempt(
             on_heartbeat(beat)
             return outcome.waits_for_lost_batch(folder)
 
-        limited = host_limit_bytes is not None
         watch = Watch(
-            heartbeat,
-            HEARTBEAT_S,
-            MEMORY_EVERY_UNDER_LIMIT_S if limited else MEMORY_EVERY_S,
-            memory_time_share=None if limited else MEMORY_TIME_SHARE,
-            host_limit_bytes=host_limit_bytes,
-            waits_for_leftovers=True,
+            heartbeat, HEARTBEAT_S, host_limit_bytes=host_limit_bytes, waits_for_leftovers=True
         )
         ending = supervise(started.argv, environment, config_path, output, watch, signals)
     reported = gather.of_run(folder)

@@ -5,10 +5,11 @@ once a second.
 
 import contextlib
 import json
+import os
 import statistics
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -17,14 +18,14 @@ from typing import Any, NamedTuple
 from brimful import codec
 from brimful.measure import host
 from brimful.measure.output import tail
+from brimful.measure.wire_files import WireFiles
 from brimful.values import Estimate, Failure, Heartbeat, PhasePeak, Report, RunCounters, Source
 from brimful_inside import wire
 
 # : Rates are of the training time within this window: long enough for steps of seconds, short
 # enough to show a change.
 WINDOW_S = 20.0
-_TAIL_BYTES = 4096
-_LOG_BYTES = 1 << 20  # the same, where a long report may come last; and of the engine's log
+_LOG_BYTES = 1 << 20  # of the engine's log: its end
 _HEAD_BYTES = 4096  # of a wire file: enough for the roles that a process reports first
 
 
@@ -52,7 +53,8 @@ class Reported:
 
 def of_trial(folder: Path) -> Reported:
     """Raises WireUnreadable: a trial's numbers hang on every line."""
-    return gathered([codec.read_wire(path) for path in sorted(folder.glob("wire-*.jsonl"))])
+    files = map(codec.read_wire, sorted(folder.glob("wire-*.jsonl")))
+    return gathered([*chain.from_iterable(map(_by_process, files))])
 
 
 def of_run(folder: Path) -> Reported:
@@ -63,12 +65,34 @@ def of_run(folder: Path) -> Reported:
         events, whole = codec.read_wire_leniently(path)
         if not any(isinstance(event, Report) for event in events):
             latest = [wire.latest_path(str(path), event) for event in ("report", "progress")]
-            reports, progress = (codec.read_wire_leniently(newest)[0] for newest in latest)
-            steps = max((event.steps for event in progress), default=0)
-            events += [replace(report, steps=max(report.steps, steps)) for report in reports]
-        events_by_process.append(events)
+            events += [event for newest in latest for event in codec.read_wire_leniently(newest)[0]]
+        events_by_process += map(_with_all_steps, _by_process(events))
         damaged += not whole
     return gathered(events_by_process, damaged)
+
+
+def _by_process(events: Sequence[Any]) -> list[list[Any]]:
+    """Of a wire file: the events of its process, or of each that has ended (`measure.wire_files`),
+    which begin as it began to report."""
+    processes, pid = [], None
+    for event in events:
+        if not processes or (isinstance(event, wire.ProcessStarted) and event.pid != pid):
+            processes.append([])
+        if isinstance(event, wire.ProcessStarted):
+            pid = event.pid
+        processes[-1].append(event)
+    return processes
+
+
+def _with_all_steps(events: Sequence[Any]) -> Sequence[Any]:
+    """Of a process that was killed, with its last snapshots."""
+    steps = max((event.steps for event in events if isinstance(event, wire.Progress)), default=0)
+    return [
+        replace(event, steps=max(event.steps, steps))
+        if isinstance(event, Report) and event.ended == "running"
+        else event
+        for event in events
+    ]
 
 
 def gathered(events_by_process: Sequence[Sequence[Any]], damaged_files: int = 0) -> Reported:
@@ -224,30 +248,13 @@ def most(values: Iterable[int | None]) -> int | None:
 # --- while it goes on ---
 
 
-def trial_progress(folder: Path) -> wire.Progress | None:
-    """The latest that any process of a trial reported; None before the first."""
-    newest = (progress for _, progress in _newest_progress(folder))
-    return max(newest, key=lambda progress: progress.unix_s, default=None)
-
-
-def _newest_progress(folder: Path, size: int = _TAIL_BYTES) -> Iterator[tuple[str, wire.Progress]]:
-    """(Its file, the newest progress) of each process, from the last `size` bytes. Those of a trial
-    append it to what they report; those of a run replace it."""
-    for path in (*folder.glob("wire-*.jsonl"), *folder.glob("latest-progress-*.jsonl")):
-        for line in reversed(tail(path, size).splitlines()):
-            if line.startswith('{"event": "progress"') and (
-                progress := codec.event_of(line.encode(), wire.Progress)
-            ):
-                yield path.name, progress
-                break
-
-
 def silent_s(folder: Path) -> float:
     """How long no process of a trial or a run has printed or reported anything."""
     times = []
-    for path in folder.glob("*.*"):
-        with contextlib.suppress(FileNotFoundError):  # a snapshot that has just been replaced
-            times.append(path.stat().st_mtime)
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(folder):
+            with contextlib.suppress(OSError):  # a snapshot that has just been replaced
+                times += [entry.stat().st_mtime] if "." in entry.name else []
     return time.time() - max(times, default=time.time())
 
 
@@ -276,16 +283,20 @@ def of_engine(folder: Path) -> tuple[Heartbeat | None, Estimate | None, tuple[st
 class Heartbeats:
     """Of the ranks of a run, or of a trial, whose wire files are in `folder`."""
 
-    def __init__(self, folder: Path):
-        self.folder = folder
-        self._seen: dict[str, deque[wire.Progress]] = {}  # by file: those of the window
+    def __init__(self, folder: Path, folds: bool = True):
+        """`folds`: as in `WireFiles`."""
+        self.folder, self.files = folder, WireFiles(folder, folds)
+        self._seen: dict[str, deque[wire.Progress]] = {}  # by process: those of the window
 
     def read(self, seconds: float, host_bytes: int | None) -> Heartbeat:
         """`seconds` since the attempt began; `host_bytes`: resident memory of all its processes,
         None where not known.
         """
-        for name, progress in _newest_progress(self.folder, _LOG_BYTES):
-            kept = self._seen.setdefault(name, deque())
+        self.files.look()
+        newest = self.files.latest(wire.Progress)
+        self._seen = {process: self._seen.get(process, deque()) for process in newest}
+        for process, progress in newest.items():
+            kept = self._seen[process]
             if not kept or progress.unix_s > kept[-1].unix_s:
                 kept.append(progress)
             while len(kept) > 2 and kept[1].unix_s < kept[-1].unix_s - WINDOW_S:
@@ -320,6 +331,15 @@ class Heartbeats:
             retry_streak=max((progress.retry_streak for progress in counters), default=0),
             rates_over_s=max((rank.train_s for rank in lately), default=None),
         )
+
+    def reports(self) -> tuple[Report, ...]:
+        """What the ranks have reported, as of the last `read`."""
+        progress = self.files.latest(wire.Progress)
+        events = [
+            _with_all_steps([report, *filter(None, [progress.get(process)])])
+            for process, report in self.files.latest(Report).items()
+        ]
+        return gathered(events).reports
 
 
 def _since(first: RunCounters | None, last: RunCounters) -> RunCounters:

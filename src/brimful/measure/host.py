@@ -9,11 +9,11 @@ cgroup-v1/memory.rst.
 import os
 import platform
 import socket
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import psutil
 
+from brimful import __version__
 from brimful.measure import accelerators
 from brimful.values import Machine
 
@@ -113,16 +113,9 @@ def machine() -> Machine:
         cgroup_limit_bytes=Cgroup().memory_limit_bytes(),
         shm_bytes=shm_bytes(),
         python_version=platform.python_version(),
-        brimful_version=_brimful_version(),
+        brimful_version=__version__,
         accelerators=tuple(card.name for card in accelerators.visible()),
     )
-
-
-def _brimful_version() -> str:
-    try:
-        return version("brimful")
-    except PackageNotFoundError:
-        return "unknown (run from a source tree)"
 
 
 class Cgroup:
@@ -170,6 +163,16 @@ class Cgroup:
                 limits = _limits(level, "memory.max", "memory.limit_in_bytes")
                 left += [limit - int(used) + int(droppable or 0) for limit in limits]
         return min(left, default=None)
+
+    def peak_bytes(self) -> int | None:
+        """The most that its processes have held so far, page cache included; None where the kernel
+        does not say (version 2 before Linux 5.19, and the root)."""
+        files = (
+            level / name
+            for level in self._levels("memory")[:1]
+            for name in ("memory.peak", "memory.max_usage_in_bytes")
+        )
+        return next((int(text) for file in files if (text := _text(file)).isdigit()), None)
 
     def oom_kills(self) -> int | None:
         """How many processes of this cgroup the kernel has killed for memory, or None where it does

@@ -14,9 +14,7 @@ from brimful.measure import accelerators, host
 from brimful.measure.process_tree import MemorySampler, ProcessTree
 from brimful.values import CardProcess, CardStatus, HostStatus
 
-# How often the memory of all processes is read, and the share of the time that this may take: the
-# kernel walks over their pages meanwhile (as in `measure.attempt`).
-_MEMORY_EVERY_S, _MEMORY_TIME_SHARE = 5.0, 0.002
+_ORPHANS_EVERY_S = 30.0  # looks at each process of the machine
 # why a clock is not higher, by the bits of nvmlDeviceGetCurrentClocksEventReasons; without 0x1, an
 # idle card
 _THROTTLED_BY = {
@@ -46,17 +44,18 @@ class MachineWatch:
     def follow(self, tree: ProcessTree) -> None:
         """From now on these processes are watched."""
         self._tree = tree
-        self._memory = MemorySampler(tree, None, _MEMORY_EVERY_S, _MEMORY_TIME_SHARE)
+        self._memory, self._orphans_s = MemorySampler(tree), 0.0
 
     def read(self) -> tuple[tuple[CardStatus, ...], HostStatus]:
         pids, cards, held_bytes = None, (), 0
         if self._tree is not None:
-            pids = [process.pid for process in self._tree.members(thorough=True)]
-            if len(pids) == 1:  # as a peak is measured, and `ps` says it
-                held_bytes = self._tree.resident_bytes()
-            elif pids:
-                self._memory.poll(time.monotonic())
-                held_bytes = self._memory.latest_bytes
+            now_s = time.monotonic()
+            thorough = now_s >= self._orphans_s
+            pids = [process.pid for process in self._tree.members(thorough)]
+            if thorough and pids:
+                self._orphans_s = now_s + _ORPHANS_EVERY_S
+            self._memory.poll(now_s)
+            held_bytes = self._memory.latest_bytes if pids else 0
         with contextlib.suppress(Exception):  # none, or taken away meanwhile
             count = self._nvml.nvmlDeviceGetCount()
             cards = tuple(_card(self._nvml, index, pids or ()) for index in range(count))

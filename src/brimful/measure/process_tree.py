@@ -7,19 +7,38 @@ outside.
 """
 
 import contextlib
+import math
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
+from brimful.measure import host
 from brimful.measure.host import allowed_cores
 from brimful_inside.wire import TRIAL_CONFIG_VARIABLE
 
 # of a time of which a share of the cores is known: the kernel counts in ticks of 10 ms
 _SHORTEST_S = 1.0
+# without a limit, with one that is far, and near it
+LOOK_EVERY_S, LOOK_UNDER_LIMIT_S, LOOK_NEAR_LIMIT_S = 0.5, 0.2, 0.01
+_FILLED_BYTES_PER_S = 3 << 30  # by one thread
+_S_PER_GIB = 0.045  # that the kernel takes to walk over pages (35 to 55 ms measured)
+# of the time: looks take no more of a core, nor walks where there is no haste
+_LOOK_SHARE, _WALK_SHARE = 0.004, 0.003
+_NEAR_SHARE = 0.1  # of it walks, where free memory says that the limit may have been reached
 _STARTS_S = 2.0  # that a program may take to be started, once its process is there (assumed)
+
+
+class Memory(NamedTuple):
+    """Of one process."""
+
+    resident_bytes: int  # now
+    # the most since it was started, or reset the kernel's mark (the probe does, at each phase)
+    highest_bytes: int
 
 
 class ProcessTree:
@@ -35,52 +54,66 @@ class ProcessTree:
             if forked_from is not None:
                 self._config_paths.add(psutil.Process(forked_from).environ()[TRIAL_CONFIG_VARIABLE])
         self._known: dict[int, psutil.Process] = {}
+        self._strangers: set[int] = set()  # living processes that no member has started
         self._processor_s: dict[int, float] = {}  # by process, as it was last seen
+        self._ended_s = 0.0  # processor time of members that have ended
 
     def processor_s(self) -> float:
         """Processor time of all members so far, of those that have ended as they were last seen."""
+        for pid in self._processor_s.keys() - self._known.keys():
+            self._ended_s += self._processor_s.pop(pid)
         for pid, process in self._known.items():
             with contextlib.suppress(psutil.Error):
                 times = process.cpu_times()
                 self._processor_s[pid] = times.user + times.system
-        return sum(self._processor_s.values())
+        return self._ended_s + sum(self._processor_s.values())
 
     def members(self, thorough: bool = False) -> list[psutil.Process]:
-        """Living members. Descendants alone are cheap to find; `thorough` also finds those that
-        were orphaned.
+        """Living members. Those that members have started are cheap to find, as a process that was
+        none is not looked at again; `thorough` also finds those that were orphaned.
         """
-        for process in self._candidates(thorough):
-            self._known.setdefault(process.pid, process)
-        self._known = {pid: p for pid, p in self._known.items() if _alive(p)}
+        pids = set(psutil.pids())
+        self._known = {pid: p for pid, p in self._known.items() if pid in pids and _alive(p)}
+        self._strangers &= pids
+        parents = {pid: _parent_of(pid) for pid in pids - self._strangers - self._known.keys()}
+        while started := [
+            pid for pid, of in parents.items() if of in self._known or pid == self._root_pid
+        ]:
+            for pid in started:
+                del parents[pid]
+                with contextlib.suppress(psutil.Error):
+                    if _alive(process := psutil.Process(pid)):
+                        self._known[pid] = process
+        self._strangers |= parents.keys()
+        if thorough:
+            self._known |= {p.pid: p for p in self._with_config() if p.pid not in self._known}
+            self._strangers -= self._known.keys()
         return list(self._known.values())
 
-    def _candidates(self, thorough: bool) -> Iterator[psutil.Process]:
-        with contextlib.suppress(psutil.Error):
-            root = psutil.Process(self._root_pid)
-            yield root
-            yield from root.children(recursive=True)
-        for process in psutil.process_iter() if thorough else ():
+    def _with_config(self) -> Iterator[psutil.Process]:
+        for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
                 if process.pid in (os.getpid(), self._forked_from):
                     continue
-                if _environment(process).get(TRIAL_CONFIG_VARIABLE) in self._config_paths:
+                config_path = _environment(process).get(TRIAL_CONFIG_VARIABLE)
+                if config_path in self._config_paths and _alive(process):
                     yield process
 
-    def host_bytes(self) -> int:
-        """Resident memory of all members; pages that several share (forked loader workers) count
-        once.
-        """
-        processes = self.members()
-        with contextlib.suppress(psutil.Error):
-            if self._forked_from is not None:
-                processes.append(psutil.Process(self._forked_from))
-        return sum(map(_proportional_bytes, processes))
+    def memory(self) -> dict[int, Memory]:
+        """By process, the oldest first: of all members, and of the one that they were forked
+        from."""
+        pids = [*filter(None, [self._forked_from]), *(p.pid for p in self.members())]
+        return {pid: memory for pid in pids if (memory := _memory_of(pid)) is not None}
 
-    def resident_bytes(self) -> int:
-        """Resident memory of the members known so far, pages that several share counted by each:
-        quick, and too much.
-        """
-        return sum(map(_resident_bytes, self._known.values()))
+    @staticmethod
+    def proportional_bytes(pid: int) -> int:
+        """Memory of a process, each page divided by how many have it (PSS): the kernel walks over
+        all of them. 0 for one that has just gone."""
+        try:
+            text = Path(f"/proc/{pid}/smaps_rollup").read_bytes()
+        except OSError:
+            return 0
+        return _kilobytes(text, b"Pss") or 0
 
     def end(self, grace_s: float) -> None:
         """Ends every member: SIGTERM, and SIGKILL for those that are still there after
@@ -110,29 +143,33 @@ def alive_with(config_path: str) -> list[int]:
 
 
 class MemorySampler:
-    """Samples a tree's memory now and then, and at once when it may have come to a limit;
-    `peak_bytes` is the most seen.
+    """Looks at the host memory of a tree; `peak_bytes` is the most that it held, also between two
+    looks, as the kernel keeps each process's high-water mark.
 
-    A sample costs some milliseconds (the PSS of a process takes a walk over its pages), in which a
-    script can fill hundreds of MiB; how much it has grown since the last one costs microseconds.
-    With a `time_share` samples take no more than that of the time, and the first ones come after as
-    long as has passed.
+    A look costs 0.1 ms and 15 µs a process. Pages that several processes share (forked loader
+    workers) count once, which only the kernel's walk over all their pages tells: 45 ms a GiB, in
+    which the script waits for memory. So that is done where there are several processes, seldom,
+    and where all of what was left of the limit may be used. Until then a process that came later
+    holds by itself what it has grown by.
     """
 
     def __init__(
         self,
         tree: ProcessTree,
-        limit_bytes: int | None,
-        every_s: float,
-        time_share: float | None = None,
+        limit_bytes: int | None = None,
+        free_bytes: Callable[[], int] = host.free_bytes,
+        cgroup_peak_bytes: Callable[[], int | None] = lambda: host.Cgroup().peak_bytes(),
     ):
         self._tree = tree
         self._limit_bytes = limit_bytes
-        self._every_s, self._time_share = every_s, time_share
-        self._began_s: float | None = None
-        self._next_s = 0.0
-        self._resident_bytes = 0  # at the last sample
-        self._room_bytes = 0  # that was left then
+        self._free_bytes, self._cgroup_peak_bytes = free_bytes, cgroup_peak_bytes
+        self._began_s = math.nan  # until the first look
+        self.next_s = 0.0  # when to look again
+        self._highest: dict[int, int] = {}  # by process, at the last look
+        self._shared: dict[int, int] = {}  # by process: what of its memory counts elsewhere
+        self._walks_s = 0.0  # what walks have taken, by `_walk_s`
+        self._walked_s = -math.inf  # when the last one was
+        self._free_then, self._room_bytes = 0, 0  # of the machine and to the limit, at the last one
         self.peak_bytes = self.latest_bytes = 0
 
     @property
@@ -140,25 +177,82 @@ class MemorySampler:
         return self._limit_bytes is not None and self.peak_bytes > self._limit_bytes
 
     def poll(self, now_s: float) -> None:
-        due = now_s >= self._next_s
-        if not due and (
-            self._limit_bytes is None
-            or self._tree.resident_bytes() - self._resident_bytes <= self._room_bytes
-        ):
+        """Looks, if it is time to."""
+        if now_s < self.next_s:
             return
-        began_s = time.monotonic()
-        self.latest_bytes = self._tree.host_bytes()
-        self.peak_bytes = max(self.peak_bytes, self.latest_bytes)
+        began_s = time.thread_time()
+        if math.isnan(self._began_s):
+            self._began_s = now_s
+        memory = self._tree.memory()
+        held_bytes = self._count(memory)
+        if len(memory) > 1 and self._may_walk(now_s, memory, held_bytes):
+            self._walk(now_s, memory)
+            held_bytes = self._count(memory)
+        self._highest = {pid: of.highest_bytes for pid, of in memory.items()}
+        self.peak_bytes = max(self.peak_bytes, held_bytes)
+        took_s = time.thread_time() - began_s
+        self.next_s = now_s + max(self._pause_s(held_bytes), took_s / _LOOK_SHARE)
+
+    def _count(self, memory: Mapping[int, Memory]) -> int:
+        """The most that all held together since the last look. Several that went up and down again
+        meanwhile are taken to have done so at once, up to the most that their cgroup has held."""
+        spikes = []
+        for pid, (resident_bytes, highest_bytes) in memory.items():
+            alone = len(memory) == 1 and not self._highest  # from its start on
+            shared_bytes = self._shared.setdefault(pid, 0 if alone else resident_bytes)
+            before_bytes = self._highest.get(pid, 0 if alone else highest_bytes)
+            spike_bytes = highest_bytes - max(resident_bytes, shared_bytes)
+            if highest_bytes != before_bytes and spike_bytes > 0:
+                spikes.append(spike_bytes)
+        self._shared = {pid: self._shared[pid] for pid in memory}
+        self.latest_bytes = sum(
+            max(0, of.resident_bytes - self._shared[pid]) for pid, of in memory.items()
+        )
+        held_bytes = self.latest_bytes + sum(spikes)
+        if len(spikes) > 1 and (most := self._cgroup_peak_bytes()) is not None:
+            held_bytes = min(held_bytes, max(most, self.latest_bytes + max(spikes)))
+        return held_bytes
+
+    def _may_walk(self, now_s: float, memory: Mapping[int, Memory], held_bytes: int) -> bool:
+        if self._walked_s == -math.inf:
+            return True
+        cost_s = _walk_s(memory)
+        if self._walks_s + cost_s <= _WALK_SHARE * (now_s - self._began_s):
+            return True
+        pages_bytes = sum(of.resident_bytes for of in memory.values())
+        if self._limit_bytes is None or pages_bytes <= self._limit_bytes:
+            return False
+        if held_bytes > self._limit_bytes:
+            return True
+        # workers that write to shared pages get pages of their own
+        used_bytes = self._free_then - self._free_bytes()
+        often = now_s - self._walked_s < cost_s / _NEAR_SHARE
+        return used_bytes >= self._room_bytes and not often
+
+    def _walk(self, now_s: float, memory: Mapping[int, Memory]) -> None:
+        """What is shared counts with the oldest process, which most often outlives the others."""
+        shared = {
+            pid: max(0, of.resident_bytes - self._tree.proportional_bytes(pid))
+            for pid, of in memory.items()
+        }
+        _, *younger = memory
+        of_younger = sum(shared[pid] for pid in younger)
+        factor = sum(shared.values()) / of_younger if of_younger else 0.0
+        self._shared = dict.fromkeys(memory, 0) | {
+            pid: int(shared[pid] * factor) for pid in younger
+        }
+        self._walks_s += _walk_s(memory)
+        self._walked_s = now_s
         if self._limit_bytes is not None:
-            self._resident_bytes = self._tree.resident_bytes()
-            self._room_bytes = max(0, self._limit_bytes - self.latest_bytes)
-        if due:
-            pause_s = self._every_s
-            if self._time_share is not None:
-                self._began_s = now_s if self._began_s is None else self._began_s
-                took_s = time.monotonic() - began_s
-                pause_s = min(max(pause_s, took_s / self._time_share), now_s - self._began_s)
-            self._next_s = now_s + pause_s
+            held_bytes = sum(of.resident_bytes - self._shared[pid] for pid, of in memory.items())
+            self._free_then = self._free_bytes()
+            self._room_bytes = max(0, self._limit_bytes - held_bytes)
+
+    def _pause_s(self, held_bytes: int) -> float:
+        if self._limit_bytes is None:
+            return LOOK_EVERY_S
+        filled_s = (self._limit_bytes - held_bytes) / _FILLED_BYTES_PER_S
+        return min(LOOK_UNDER_LIMIT_S, max(LOOK_NEAR_LIMIT_S, filled_s / 2))
 
 
 def _alive(process: psutil.Process) -> bool:
@@ -179,18 +273,31 @@ def _environment(process: psutil.Process) -> dict[str, str]:
     return environment
 
 
-def _resident_bytes(process: psutil.Process) -> int:
+def _parent_of(pid: int) -> int | None:
     try:
-        return process.memory_info().rss
-    except psutil.Error:
-        return 0
+        return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
+    except (OSError, IndexError):
+        return None
 
 
-def _proportional_bytes(process: psutil.Process) -> int:
-    """PSS where the kernel has it (Linux), else RSS; 0 for a process that has just gone."""
-    with contextlib.suppress(psutil.Error):
-        return getattr(process.memory_full_info(), "pss", 0) or _resident_bytes(process)
-    return _resident_bytes(process)
+def _memory_of(pid: int) -> Memory | None:
+    """None for a process that has just gone."""
+    try:
+        text = Path(f"/proc/{pid}/status").read_bytes()
+    except OSError:
+        return None
+    resident, highest = (_kilobytes(text, name) for name in (b"VmRSS", b"VmHWM"))
+    return None if resident is None else Memory(resident, max(resident, highest or 0))
+
+
+def _kilobytes(text: bytes, name: bytes) -> int | None:
+    at = text.find(b"\n" + name + b":")
+    return None if at < 0 else int(text[at:].split(None, 2)[1]) * 1024
+
+
+def _walk_s(memory: Mapping[int, Memory]) -> float:
+    """What the kernel takes to walk over these processes' pages."""
+    return sum(of.resident_bytes for of in memory.values()) / (1 << 30) * _S_PER_GIB
 
 
 class OtherLoad:

@@ -11,6 +11,7 @@ The ranks of torchrun have sessions of their own and get the signal from it.
 import contextlib
 import math
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -34,7 +35,7 @@ from brimful.measure.process_tree import MemorySampler, OtherLoad, ProcessTree
 from brimful.values import Device, Outcome
 from brimful_inside import wire
 
-POLL_S, POLL_UNDER_LIMIT_S = 0.05, 0.01  # at 3 GiB/s, which is what one thread can fill, 30 MiB
+POLL_S = 0.05
 TERMINATE_GRACE_S = 3.0
 # : What a command leaves behind may end on its own; then it is ended, as systemd does it
 # (KillMode=control-group).
@@ -70,9 +71,6 @@ class Watch:
     # (seconds since the start, host bytes of its processes); True ends it
     heartbeat: Callable[[float, int], bool | None]
     heartbeat_every_s: float
-    memory_every_s: float  # between two samples of host memory
-    # sampled less often where it takes more of the time; early samples come sooner
-    memory_time_share: float | None = None
     host_limit_bytes: int | None = None
     time_limit_s: float | None = None
     waits_for_leftovers: bool = False  # other processes of the command may end on their own
@@ -99,6 +97,31 @@ class Process(Protocol):
 
     def poll(self) -> int | None: ...
     def wait(self) -> int | None: ...
+
+
+class StartedProcess(subprocess.Popen[bytes]):
+    """Tells, once it has ended, the most memory that it or one that it awaited has held."""
+
+    peak_bytes = 0
+
+    def poll(self) -> int | None:
+        self._end(os.WNOHANG)
+        return super().poll()
+
+    def wait(self, timeout: float | None = None) -> int:
+        if timeout is None:
+            self._end(0)
+        return super().wait(timeout)
+
+    def _end(self, options: int) -> None:
+        with contextlib.suppress(ChildProcessError):
+            if self.returncode is None:
+                pid, status, used = os.wait4(self.pid, options)
+                if pid:
+                    self.returncode = os.waitstatus_to_exitcode(status)
+                    # brimful's own memory counts as the process's until that runs its program
+                    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+                    self.peak_bytes = used.ru_maxrss * 1024 if used.ru_maxrss > own else 0
 
 
 Start = Callable[[], Process | None]
@@ -261,7 +284,7 @@ def start_process(
     """In a session of its own; it inherits these `descriptors`. Raises NoSuchCommand."""
     try:
         ends = output.child_streams
-        process = subprocess.Popen(
+        process = StartedProcess(
             argv,
             stdin=ends.get("stdin"),
             stdout=ends["stdout"],
@@ -298,10 +321,7 @@ class _Supervisor:
         self._tree = ProcessTree(
             process.pid, str(config_path), getattr(process, "forked_from", None)
         )
-        self._sampler = MemorySampler(
-            self._tree, watch.host_limit_bytes, watch.memory_every_s, watch.memory_time_share
-        )
-        self._poll_s = POLL_S if watch.host_limit_bytes is None else POLL_UNDER_LIMIT_S
+        self._sampler = MemorySampler(self._tree, watch.host_limit_bytes)
         self._began_s = self._next_heartbeat_s = time.monotonic()
         self._heartbeat_stops = False
         self._load = OtherLoad(self._tree)
@@ -332,11 +352,13 @@ class _Supervisor:
                 self._process.wait()
             self._output.drain()
             self._signals.forward_to(None)
+        # what it held after the last look, or one that it had started and awaited
+        peak_bytes = max(self._sampler.peak_bytes, getattr(self._process, "peak_bytes", 0))
         return Ending(
             code,
             stop,
             kills.so_far(),
-            self._sampler.peak_bytes or None,
+            peak_bytes or None,
             time.monotonic() - self._began_s,
             left,
             others_share,
@@ -345,7 +367,8 @@ class _Supervisor:
     def _wait(self) -> Stop | None:
         """Until the command is over (None) or there is a reason to end it."""
         while (stop := self._reason_to_stop()) is None and not self._is_over():
-            self._output.pump(self._poll_s)
+            until_look_s = max(0.0, self._sampler.next_s - time.monotonic())
+            self._output.pump(min(POLL_S, until_look_s))
             now_s = time.monotonic()
             self._sampler.poll(now_s)
             if now_s >= self._next_heartbeat_s:
@@ -390,5 +413,5 @@ class _Supervisor:
         while others := self._others():
             if time.monotonic() >= deadline_s or self._signals.overdue:
                 break
-            self._output.pump(self._poll_s)
+            self._output.pump(POLL_S)
         return others

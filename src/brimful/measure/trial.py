@@ -14,7 +14,6 @@ from brimful import masking
 from brimful.command import fill
 from brimful.errors import DiskFull
 from brimful.measure import gather, kept_files, outcome, single_rank
-from brimful.measure.gather import trial_progress
 from brimful.measure.gpus import to_card
 from brimful.measure.output import OutputFiles, tail
 from brimful.measure.shared_imports import SharedImports
@@ -26,14 +25,12 @@ from brimful.measure.supervisor import (
     supervise,
     write_config,
 )
+from brimful.measure.wire_files import WireFiles
 from brimful.values import Outcome, Trial, TrialKind, TrialResult
 from brimful_inside import wire
 from brimful_inside.simulator.allocator_settings import conf_in
 
-_HOST_EVERY_S = 0.2  # reading the PSS of a process tree costs some milliseconds
-_HOST_OF_A_TRACE_EVERY_S = 0.5  # which holds no data, and whose limit is the card's
-# of its time: a process that has imported Transformers takes the kernel 25 ms (measured)
-_HOST_OF_A_TRACE_SHARE = 0.01
+_HEARTBEAT_S = 0.2
 # for the first rank to report in, after the probe could not be loaded into some process
 _PATIENCE_S = 20.0
 AUDITED_EVAL_BATCHES = 5  # so that a batch of an evaluation has a time
@@ -74,15 +71,16 @@ def run_trial(
     start = None
     if imports is not None and trial.device.kind == "imaginary":
         start = functools.partial(imports.fork, config, argv, variables, trial.time_limit_s)
-    every_s, share = _HOST_EVERY_S, None
-    if trial.device.kind == "imaginary" and trial.host_limit_bytes is None:
-        every_s, share = _HOST_OF_A_TRACE_EVERY_S, _HOST_OF_A_TRACE_SHARE
+
+    files = WireFiles(folder)
 
     def heartbeat(seconds: float, host_bytes: int) -> bool:
-        on_progress(trial_progress(folder))
+        files.look()
+        newest = files.latest(wire.Progress).values()
+        on_progress(max(newest, key=lambda progress: progress.unix_s, default=None))
         return _a_rank_is_without_the_probe(folder) or outcome.waits_for_lost_batch(folder)
 
-    watch = Watch(heartbeat, every_s, every_s, share, trial.host_limit_bytes, trial.time_limit_s)
+    watch = Watch(heartbeat, _HEARTBEAT_S, trial.host_limit_bytes, trial.time_limit_s)
     with OutputFiles(folder) as output:
         ending = supervise(argv, variables, config_path, output, watch, start=start)
     if imports is not None:

@@ -152,7 +152,8 @@ class Calibration:
 class Device:
     """What a trial runs on."""
 
-    kind: str  # "cpu", "accelerator" or "imaginary"
+    # "cpu", "accelerator" or "imaginary"; of a run also "auto": its reports say which was taken
+    kind: str
     label: str  # "cpu", "cuda:0", "a100-40gb (imaginary)"
     gpu: Gpu | None = None  # imaginary only
     cards: int = 1  # imaginary: so many of them in the machine

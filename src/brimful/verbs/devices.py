@@ -246,6 +246,15 @@ def choose(
     return Device("cpu", "cpu"), None
 
 
+def without_torch(command: Command, device: str) -> Device:
+    """As `choose` without imaginary cards. Where any device will do and no driver shows a card,
+    which of them the script takes is left to it: only its own torch knows."""
+    if device != "auto":
+        return choose(command, device, None)[0]
+    card = next(iter(accelerators.visible()), None)
+    return Device("auto", "auto") if card is None else Device("accelerator", card.label)
+
+
 def _require_a_modelled_allocator(command: Command) -> None:
     """Raises UsageError where the environment asks for an allocator that an imaginary card does not
     have.

@@ -19,7 +19,13 @@ from brimful.measure.gather import Heartbeats
 from brimful.measure.machine_watch import MachineWatch
 from brimful.measure.output import STREAMS, last_lines
 from brimful.measure.process_tree import ProcessTree
-from brimful.record import is_being_written, list_records, made_here, read_record
+from brimful.record import (
+    device_taken,
+    is_being_written,
+    list_records,
+    made_here,
+    read_record,
+)
 from brimful.show.headline import headline
 from brimful.values import (
     Attempt,
@@ -143,6 +149,7 @@ class Monitor:
         now = findings(sample, command.given | in_force, None, machine)
         tail = {name: last_lines(folder / f"{name}.txt", _LINES) for name in STREAMS}
         fields = {
+            "device": device_taken(record.opened.device, reports),
             "part": f"{'trial' if run is None else 'attempt'} {start.number}",
             "command": shlex.join(start.argv),
             "beat": beat,
@@ -171,11 +178,11 @@ class Monitor:
     ) -> tuple[Heartbeat, tuple[Report, ...]]:
         """How far it is, and what its ranks reported last."""
         if self._heartbeats.folder != folder:
-            self._heartbeats = Heartbeats(folder)
+            self._heartbeats = Heartbeats(folder, folds=False)
             self._machine.follow(ProcessTree(0, str((folder / _CONFIG).resolve())))
         if isinstance(start, AttemptStarted):
             beat = self._heartbeats.read(time.time() - start.started_unix_s, None)
-            return beat, gather.of_run(folder).reports
+            return beat, self._heartbeats.reports()
         beat = replace(
             start.course[-1] if start.course else Heartbeat(None, 0, 0.0),
             steps=start.steps,

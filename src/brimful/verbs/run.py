@@ -27,7 +27,7 @@ from brimful.decide.run.smaller_batch_size import (
 from brimful.errors import DiskFull, UsageError
 from brimful.measure.attempt import run_attempt
 from brimful.measure.outcome import is_final
-from brimful.measure.supervisor import GRACE_S, SignalForwarding
+from brimful.measure.supervisor import GRACE_S, SignalForwarding, require_startable
 from brimful.outcomes import EXHAUSTED, OUT_OF_MEMORY, OUTCOMES, remedy
 from brimful.show.text import failure_text
 from brimful.units import counted, format_bytes, format_duration, parse_bytes
@@ -167,8 +167,8 @@ def run(
     first where the run before was cut off (`verbs.run_before`); `fresh`: it is not looked for.
     `ladder`: the batch sizes to try after out of memory, in this order ("96,80,64").
     `strict`: the plan's seed and names must be these too. `host_limit`: ends an attempt as out of
-    host memory when it holds more ("20GiB"), by polls every
-    `measure.supervisor.POLL_UNDER_LIMIT_S`. Raises UsageError, PlanMismatch, NoSuchRecord,
+    host memory when it holds more ("20GiB"), by looks every `LOOK_NEAR_LIMIT_S` of
+    `measure.process_tree` once it is near. Raises UsageError, PlanMismatch, NoSuchRecord,
     NoSuchDevice, NoSuchCommand, DiskFull before anything is started.
     """
     watching = watcher or Passes()
@@ -180,6 +180,8 @@ def run(
     given = dict(settings or {})
     masking.learn(argv, given)
     resume_words = _resume_words(command, resume_with)
+    limit = parse_bytes(host_limit) if host_limit is not None else None
+    sizes = ladder_of(ladder)
     chosen = run_plan.choose(command, plan, bool(given), device, options.home, strict)
     command = run_plan.with_places(command, chosen, options)
     rows = run_settings.settings_of(command, chosen.plan, chosen.name, given)
@@ -194,8 +196,7 @@ def run(
         raise UsageError(
             error.problem, f"{error.explanation}; brimful would run {chosen.why}", error.suggestion
         ) from None
-    limit = parse_bytes(host_limit) if host_limit is not None else None
-    sizes = ladder_of(ladder)
+    require_startable(command.argv[0])
     before = None if fresh else run_before.cut_off(command, rows, resume_words, options.home)
     goes_on = before.record_id if before else None
     started = RunStarted(

@@ -78,7 +78,7 @@ def choose(
     if named is not None and named != _NONE:
         record = _named(named, command, home)
         return _under(record, f"the plan of {record.opened.record_id}", command, device, strict)
-    chosen, _ = devices.choose(command, device or "auto", None)
+    chosen = devices.without_torch(command, device or "auto")
     if settings_given:
         return Chosen("settings", "the settings given with --set", None, chosen)
     if named == _NONE:
@@ -220,7 +220,7 @@ def _device_for(record: Record, command: Command, asked: str | None) -> Device:
     """The device that the plan is for, as it is here. Raises PlanMismatch where this machine has
     none like it, or not as much memory as the plan allows itself, or `asked` is another."""
     planned, budget = card_of(record), record.opened.budget
-    on_cpu = record.opened.device is None or record.opened.device.kind == "cpu"
+    on_cpu = record.opened.device is None or record.opened.device.kind in ("cpu", "auto")
     if asked not in (None, "auto") and (asked == "cpu") != on_cpu:
         raise _mismatch(record, f"it is for {planned or 'the CPU'}, and --device {asked} was given")
     try:
@@ -241,7 +241,7 @@ def _device_for(record: Record, command: Command, asked: str | None) -> Device:
 def card_of(record: Record) -> str | None:
     """The name of the card that a plan is for; None for a CPU."""
     device, machine = record.opened.device, record.opened.machine
-    if device is None or device.kind == "cpu":
+    if device is None or device.kind in ("cpu", "auto"):
         return None
     if device.gpu is not None:
         return device.gpu.name

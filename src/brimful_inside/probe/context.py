@@ -95,6 +95,7 @@ class ProcessContext:
 
 
 _current: Optional[ProcessContext] = None
+_getter = functools.lru_cache(maxsize=None)(operator.attrgetter)
 
 
 def set_context(context: Optional[ProcessContext]) -> None:
@@ -115,7 +116,7 @@ def current_probe() -> Any:
 def call_probe(method: str, *args: Any) -> Any:
     """A method of the probe, or of a part of it ("losses.report"); None where there is none."""
     probe = current_probe()
-    return None if probe is None else operator.attrgetter(method)(probe)(*args)
+    return None if probe is None else _getter(method)(probe)(*args)
 
 
 def environment_number(variable: str, default: int = 0) -> int:

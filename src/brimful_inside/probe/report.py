@@ -192,7 +192,7 @@ def minimal_report(probe: Any, ended: str) -> Report:
 
 
 def device_label(probe: Any) -> str:
-    if probe.config.device != "accelerator":
+    if probe.config.device in ("cpu", "imaginary"):
         return probe.config.device
     return "%s:%d" % (accelerator_type(), _device_index(probe)) if is_started() else "cpu"
 
@@ -212,7 +212,7 @@ def _device_index(probe: Any) -> int:
 def _device_name(probe: Any) -> Optional[str]:
     if probe.config.device == "imaginary":
         return probe.config.card.name
-    is_cuda = probe.config.device == "accelerator" and torch.cuda.is_initialized()
+    is_cuda = probe.config.device != "cpu" and torch.cuda.is_initialized()
     return torch.cuda.get_device_name(_device_index(probe)) if is_cuda else None
 
 

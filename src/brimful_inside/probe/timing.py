@@ -84,7 +84,7 @@ class EventClock(HostClock):
 
 
 def clock_for(device: str) -> Any:
-    return {"imaginary": NoClock, "accelerator": EventClock}.get(device, HostClock)()
+    return {"imaginary": NoClock, "cpu": HostClock}.get(device, EventClock)()
 
 
 class StepTimes:

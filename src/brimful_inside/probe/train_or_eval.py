@@ -125,14 +125,18 @@ class TrainOrEval:
 
     def trains(self) -> None:
         """A sign of training."""
-        self._probe.outside.training()
+        probe = self._probe
+        probe.outside.training()
         self._set_to_eval = None
         self._set_to_train = False
-        self._probe.ending.training_resumes()
-        self._probe.leave_if_over()
+        if probe.config.cut:
+            probe.ending.training_resumes()
+            probe.leave_if_over()
         self._to_train()
 
     def _to_train(self, closing_as: Optional[str] = None) -> None:
+        if self._timed and self._probe.phases.current == TRAIN:
+            return  # as at most of the signs, of which a step has five
         if self._probe.phases.to(TRAIN, closing_as) or not self._timed:
             self._timed = True
             self._probe.begin_times()

@@ -11,7 +11,7 @@ import pytest
 
 from brimful.codec import SCHEMA
 from brimful.command import parse
-from brimful.measure.supervisor import POLL_UNDER_LIMIT_S
+from brimful.measure.process_tree import LOOK_NEAR_LIMIT_S
 from brimful.record import RecordWriter
 from brimful.values import Device, EffectiveSetting, Objective, Opened, Plan, Source
 
@@ -91,4 +91,4 @@ def test_what_is_piped_into_brimful_reaches_the_command(tmp_path):
 def test_the_help_says_how_often_brimful_checks_the_host_limit(typed):
     code, out, _ = typed("run", "--help")
     words = " ".join(out.replace("│", " ").split())
-    assert code == 0 and f"about every {POLL_UNDER_LIMIT_S:g} s" in words
+    assert code == 0 and f"every {LOOK_NEAR_LIMIT_S:g} s" in words

@@ -15,7 +15,7 @@ import pytest
 
 from brimful.errors import NoSuchCommand
 from brimful.measure import attempt as attempts
-from brimful.measure import supervisor
+from brimful.measure import process_tree, supervisor
 from brimful.measure.attempt import run_attempt
 from brimful.measure.output import OutputTee
 from brimful.measure.supervisor import SignalForwarding
@@ -318,3 +318,34 @@ def test_the_memory_of_an_attempt_is_seen_over_its_time(tmp_path):
     assert ended.process_tree_host_bytes is not None and ended.process_tree_host_bytes > 200 << 20
     assert len(ended.course) >= 2 and ended.course[-1].process_tree_host_bytes
     assert all((point.loss, point.allocated_bytes) == (None, None) for point in ended.course)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "held = b'1' * (400 << 20)",
+        "import subprocess\n"
+        "subprocess.run([sys.executable, '-S', '-c', \"held = b'1' * (400 << 20)\"])",
+    ],
+    ids=["of the command", "of a process that it awaits"],
+)
+def test_memory_that_was_held_between_the_last_look_and_the_end_is_in_the_peak(
+    tmp_path, monkeypatch, script
+):
+    monkeypatch.setattr(process_tree, "LOOK_EVERY_S", 1000.0)  # one look, at the start
+    ended = run(tmp_path, script)
+    assert ended.outcome is Outcome.COMPLETED
+    assert 400 << 20 < (ended.process_tree_host_bytes or 0) < 700 << 20
+
+
+def test_a_run_leaves_one_file_of_all_workers_that_it_had(tmp_path):
+    ended = run(
+        tmp_path,
+        "for _ in range(12):\n"
+        "    if os.fork() == 0:\n"
+        "        os._exit(0)\n"
+        "    os.wait()\n"
+        "time.sleep(2.5)",
+    )
+    names = [path.name for path in (tmp_path / "record" / ended.folder).glob("wire-*")]
+    assert len(names) == 2 and "wire-ended.jsonl" in names

@@ -124,3 +124,15 @@ def test_a_machine_without_cgroups_has_no_limits(tmp_path):
         group.oom_kills(),
         group.cores(),
     ) == (None,) * 4
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "peak"),
+    [
+        ("0::/a", {"a/memory.peak": "7000", "memory.peak": "9000"}, 7000),
+        ("4:memory:/job", {"memory/job/memory.max_usage_in_bytes": "5000"}, 5000),
+        ("0::/", {"memory.current": "5000"}, None),
+    ],
+)
+def test_the_most_that_a_cgroup_has_held_is_that_of_its_own_level(tmp_path, own, files, peak):
+    assert tree(tmp_path, own, files).peak_bytes() == peak

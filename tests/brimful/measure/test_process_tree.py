@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from brimful.measure import process_tree
-from brimful.measure.process_tree import MemorySampler, OtherLoad, ProcessTree
+from brimful.measure.process_tree import Memory, MemorySampler, OtherLoad, ProcessTree
 from brimful_inside.wire import TRIAL_CONFIG_VARIABLE
 
 
@@ -126,54 +126,183 @@ def test_memory_of_the_tree_counts_its_children(config):
     tree = ProcessTree(process.pid, config)
     try:
         process.stdout.readline()
-        assert tree.host_bytes() > 64 << 20
+        assert sum(memory.resident_bytes for memory in tree.memory().values()) > 64 << 20
     finally:
         tree.end(grace_s=0.5)
         process.wait(timeout=10)
-    assert tree.host_bytes() == 0
+    assert tree.memory() == {}
+
+
+MIB = 1 << 20
 
 
 class FakeTree:
-    """Holds what the test sets; counts how often it is sampled."""
+    """Holds what the test sets, in MiB; counts how often its pages are walked over."""
 
     def __init__(self):
-        self.proportional = self.resident = self.sampled = 0
+        self.held: dict[int, Memory] = {}
+        self.proportional: dict[int, int] = {}
+        self.walked = 0
 
-    def host_bytes(self):
-        self.sampled += 1
-        return self.proportional
+    def set(self, **processes):
+        """p1=(resident, highest, proportional)."""
+        for name, (resident, highest, proportional) in processes.items():
+            self.held[int(name[1:])] = Memory(resident * MIB, highest * MIB)
+            self.proportional[int(name[1:])] = proportional * MIB
 
-    def resident_bytes(self):
-        return self.resident
+    def memory(self):
+        return dict(self.held)
+
+    def proportional_bytes(self, pid):
+        self.walked += pid == next(iter(self.held))
+        return self.proportional[pid]
 
 
-def test_with_a_share_of_the_time_early_samples_come_sooner():
-    tree = FakeTree()
-    sampler = MemorySampler(tree, None, every_s=5.0, time_share=0.5)
-    for tenth in range(200):
-        sampler.poll(tenth / 10)
-    assert 7 <= tree.sampled <= 10, "at 0, 0.1, 0.2, 0.4, ... and then every 5 s"
+class Watched:
+    """A sampler of a fake tree, on a machine with `free` MiB, looked at when it wants to be."""
+
+    def __init__(self, limit=None, cgroup_peak=None):
+        self.tree, self.free, self.now_s, self.looks = FakeTree(), 10_000, 0.0, 0
+        self.sampler = MemorySampler(
+            self.tree,
+            limit and limit * MIB,
+            lambda: self.free * MIB,
+            lambda: cgroup_peak and cgroup_peak * MIB,
+        )
+
+    def go_on(self, seconds=0.6, **processes):
+        self.tree.set(**processes)
+        until_s = self.now_s + seconds
+        while (now_s := max(self.now_s, self.sampler.next_s)) < until_s:
+            self.sampler.poll(now_s)
+            self.looks += 1
+            if self.sampler.over_limit:
+                break  # as the command would be ended
+        self.now_s = until_s
+
+    @property
+    def peak(self):
+        return self.sampler.peak_bytes // MIB
+
+
+def test_a_spike_between_two_looks_is_part_of_the_peak_and_counts_once():
+    watched = Watched()
+    watched.go_on(p1=(100, 100, 100))
+    watched.go_on(p1=(120, 900, 120))
+    watched.go_on(p1=(120, 900, 120), p2=(50, 50, 50))
+    assert (watched.peak, watched.sampler.latest_bytes // MIB, watched.tree.walked) == (900, 170, 1)
+
+
+def test_a_process_that_came_later_holds_what_it_has_grown_by_until_its_pages_are_walked_over():
+    watched = Watched()
+    watched.go_on(p1=(3000, 3000, 3000), p2=(10, 10, 10))  # the first walk
+    watched.go_on(p1=(3000, 3000, 1500), p3=(3000, 3000, 1500))  # forked
+    assert watched.peak == 3010
+    watched.go_on(p3=(3200, 3300, 1700))
+    assert (watched.peak, watched.tree.walked) == (3310, 1)
+
+
+def test_of_pages_that_were_shared_all_are_the_first_processs_once_the_others_have_ended():
+    watched = Watched()
+    watched.go_on(p1=(3000, 3000, 1500), p2=(3100, 3100, 1600))
+    assert watched.sampler.latest_bytes // MIB == 3100
+    del watched.tree.held[2]
+    watched.go_on(p1=(3500, 3500, 3500))
+    assert (watched.sampler.latest_bytes // MIB, watched.tree.walked) == (3500, 1)
+
+
+@pytest.mark.parametrize(("cgroup_peak", "peak"), [(None, 600), (450, 450), (100, 400)])
+def test_several_spikes_add_up_to_the_most_that_their_cgroup_has_held(cgroup_peak, peak):
+    watched = Watched(cgroup_peak=cgroup_peak)
+    quiet, gone_up = (100, 100, 100), (100, 300, 100)
+    watched.go_on(p1=quiet, p2=quiet)
+    watched.go_on(p1=gone_up, p2=gone_up)
+    assert watched.peak == peak
 
 
 @pytest.mark.parametrize(
-    ("held", "sampled", "over_limit", "peak"),
-    [
-        # it grew by 55 and had room for 60, then by 65; 30 are shared
-        ([(40, 70), (95, 125), (105, 135)], [1, 1, 2], True, 105),
-        # workers came, and share what their parent has; they are not sampled until they grow
-        ([(0, 0), (60, 400), (60, 400)], [1, 2, 2], False, 60),
-    ],
-    ids=["grown by all its room", "shared pages"],
+    ("proportional", "over_limit", "walked"),
+    [(500, True, 2), (300, False, 2)],
+    ids=["grown", "more is shared"],
 )
-def test_a_tree_that_grew_by_all_its_room_is_sampled_at_once_and_shared_pages_end_no_trial(
-    held, sampled, over_limit, peak
+def test_a_tree_that_may_have_come_to_its_limit_is_walked_over_before_it_is_ended(
+    proportional, over_limit, walked
 ):
-    tree, counts = FakeTree(), []
-    sampler = MemorySampler(tree, 100, every_s=1000.0)
-    for hundredth, (tree.proportional, tree.resident) in enumerate(held):
-        sampler.poll(hundredth / 100)
-        counts.append(tree.sampled)
-    assert (counts, sampler.over_limit, sampler.peak_bytes) == (sampled, over_limit, peak)
+    watched = Watched(limit=1000)
+    watched.go_on(p1=(500, 500, 500), p2=(10, 10, 10))
+    watched.go_on(p2=(600, 600, proportional + 10))
+    assert (watched.sampler.over_limit, watched.tree.walked) == (over_limit, walked)
+
+
+def test_pages_that_workers_write_to_are_counted_once_free_memory_has_shrunk_by_all_the_room():
+    watched = Watched(limit=4000)
+    watched.go_on(p1=(3000, 3000, 1500), p2=(3000, 3000, 1500))
+    watched.tree.set(p1=(3000, 3000, 3000), p2=(3000, 3000, 3000))
+    watched.free -= 900
+    watched.go_on(3.0)
+    assert not watched.sampler.over_limit
+    watched.free -= 200
+    watched.go_on(3.0)
+    assert watched.sampler.over_limit
+
+
+def test_looks_come_often_near_the_limit_alone():
+    watched = Watched(limit=3000)
+    watched.go_on(1.0, p1=(1000, 1000, 1000))
+    far, watched.looks = watched.looks, 0
+    watched.go_on(1.0, p1=(2990, 2990, 2990))
+    assert (far, watched.looks > 25, watched.sampler.over_limit) == (5, True, False)
+
+
+def test_walks_over_all_pages_take_three_thousandths_of_the_time():
+    watched = Watched()
+    large = (1024, 1024, 1024)
+    watched.go_on(1000.0, p1=large, p2=large, p3=large)
+    assert watched.tree.walked == pytest.approx(1000 * 0.003 / (3 * 0.045), abs=1)
+
+
+SPIKES = """
+    import mmap, time
+    time.sleep(0.5)
+    block = mmap.mmap(-1, 256 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for at in range(0, len(block), 4096):
+        block[at] = 1
+    time.sleep(0.05)
+    block.close()
+    print("spiked", flush=True)
+    time.sleep(60)
+    """
+
+
+def test_a_spike_of_50_ms_of_a_real_process_is_not_lost(config):
+    process = start(SPIKES, config)
+    tree = ProcessTree(process.pid, config)
+    sampler = MemorySampler(tree)
+    try:
+        sampler.poll(0.0)
+        process.stdout.readline()
+        sampler.poll(sampler.next_s)
+        assert sampler.latest_bytes < 128 * MIB < 256 * MIB < sampler.peak_bytes < 320 * MIB
+    finally:
+        tree.end(grace_s=0.5)
+        process.wait(timeout=10)
+
+
+def test_a_member_that_is_gone_and_strangers_are_not_looked_at_again(config, monkeypatch):
+    looked_at, ask = [], process_tree._parent_of
+    monkeypatch.setattr(process_tree, "_parent_of", lambda pid: looked_at.append(pid) or ask(pid))
+    code = "import time; print('up', flush=True); time.sleep(60)"
+    process = start(code, config)
+    process.stdout.readline()
+    tree = ProcessTree(process.pid, config)
+    assert [member.pid for member in tree.members()] == [process.pid]
+    assert len(looked_at) > 1
+    looked_at.clear()
+    tree.members()
+    process.kill()
+    process.wait()
+    assert tree.members() == []
+    assert len(looked_at) < 10, "those that the machine has started meanwhile"
 
 
 Times = namedtuple("Times", "user system idle iowait steal guest")

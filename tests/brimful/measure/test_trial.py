@@ -4,7 +4,6 @@ them, what is kept.
 
 import os
 import signal
-import subprocess
 import sys
 import textwrap
 import threading
@@ -16,7 +15,6 @@ import pytest
 
 from brimful.errors import DiskFull, NoSuchCommand
 from brimful.measure import supervisor
-from brimful.measure import trial as module
 from brimful.measure.gpus import find_gpu
 from brimful.measure.supervisor import environment_with_probe
 from brimful.measure.trial import (
@@ -176,7 +174,7 @@ def test_an_interrupt_ends_all_processes_and_gives_a_result(tmp_path):
 
 
 def test_an_interrupt_while_the_command_is_being_started_ends_it_too(tmp_path, monkeypatch):
-    started, popen = [], subprocess.Popen
+    started, popen = [], supervisor.StartedProcess
 
     def interrupted(*words, **more):
         process = popen(*words, **more)
@@ -184,7 +182,7 @@ def test_an_interrupt_while_the_command_is_being_started_ends_it_too(tmp_path, m
         os.kill(os.getpid(), signal.SIGINT)
         return process
 
-    monkeypatch.setattr(supervisor.subprocess, "Popen", interrupted)
+    monkeypatch.setattr(supervisor, "StartedProcess", interrupted)
     result = run(tmp_path, "import time\ntime.sleep(600)\n")
     assert result.outcome is Outcome.INTERRUPTED
     assert [process.poll() is not None for process in started] == [True]
@@ -214,24 +212,6 @@ def test_the_heartbeat_shows_where_the_script_is(tmp_path):
     reports = "write('progress', phase='eval', steps=7, unix_s=time.time())\n"
     result = run(tmp_path, REPORTS + reports + waits, watch=watch, time_limit_s=60)
     assert result.outcome is Outcome.NO_STEP and ("eval", 7) in shown
-
-
-@pytest.mark.parametrize(
-    ("device", "limit", "share"),
-    [("imaginary", None, 0.01), ("imaginary", 1 << 40, None), ("cpu", None, None)],
-)
-def test_host_memory_of_a_trace_without_a_limit_is_sampled_by_a_share_of_its_time(
-    tmp_path, monkeypatch, device, limit, share
-):
-    seen = []
-    monkeypatch.setattr(
-        module,
-        "supervise",
-        lambda *all_, **more: seen.append(all_[-1]) or supervisor.supervise(*all_, **more),
-    )
-    on = imaginary_device() if device == "imaginary" else CPU
-    launched(tmp_path, "true", device=on, host_limit_bytes=limit)
-    assert (seen[0].memory_time_share, seen[0].host_limit_bytes) == (share, limit)
 
 
 def test_the_child_gets_the_bootstrap_in_front_of_its_own_path_and_the_users_variables(

@@ -3,6 +3,7 @@
 import os
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,24 @@ from brimful.measure.accelerators import Accelerator
 from brimful.measure.gpus import find_gpu
 from brimful.measure.sources import digests
 from brimful.record import RecordWriter, list_records
-from brimful.values import Budget, Device, EffectiveSetting, Objective, Opened, Plan, Source
+from brimful.values import (
+    Budget,
+    Device,
+    EffectiveSetting,
+    Objective,
+    Opened,
+    Plan,
+    RunStarted,
+    Source,
+)
 from brimful.verbs import devices
 from brimful.verbs.run_plan import choose, known_of
+from tests.brimful.measure.helper import REPORT
+from tests.brimful.verbs.test_run import ATTEMPT
 
 WORDS = ("python", "train.py", "--batch-size", "64")
 CPU, CARD = Device("cpu", "cpu"), Device("accelerator", "cuda:0")
+ANY = Device("auto", "auto")  # as the script takes it
 IMAGINARY = Device("imaginary", "a100-40gb (imaginary)", find_gpu("a100-40gb"))
 HOST_BUDGET = Budget(1 << 20, 2 << 20, 2 << 20, "host", "")
 
@@ -34,6 +47,7 @@ def here(monkeypatch, *names: str, total: int = 80 << 30):
     """This machine has cards of these names."""
     choice = tuple(Accelerator(i, "cuda", name, total, total) for i, name in enumerate(names))
     monkeypatch.setattr(devices.accelerators, "found_by", lambda python: choice)
+    monkeypatch.setattr(devices.accelerators, "visible", lambda: choice)
 
 
 def tuned(
@@ -48,6 +62,7 @@ def tuned(
     size=512,
     machine=None,
     sources=None,
+    entries=(),
 ):
     """A record of `brimful tune`, as it would have been left."""
     opened = Opened(
@@ -66,6 +81,8 @@ def tuned(
         if plan:
             rows = (EffectiveSetting("batch_size", 64, size, "the fastest", Source.MEASURED),)
             writer.append(Plan(Objective.THROUGHPUT, rows, "", True, 3, 0, sources=sources or {}))
+        for entry in entries:
+            writer.append(entry)
     return opened.record_id
 
 
@@ -125,7 +142,7 @@ def test_settings_given_go_by_themselves_and_none_means_none(tmp_path):
 @pytest.mark.parametrize(
     ("of_plan", "here_is", "asked", "taken"),
     [
-        ({"folder": "/elsewhere"}, (), None, ("command", CPU)),  # as it stands
+        ({"folder": "/elsewhere"}, (), None, ("command", ANY)),  # as it stands
         ({"device": IMAGINARY}, (IMAGINARY.gpu.name,), None, ("plan", CARD)),
         ({}, ("NVIDIA H100 PCIe",), None, ("plan", CPU)),
         ({}, ("NVIDIA H100 PCIe",), "none", ("command", CARD)),
@@ -265,3 +282,23 @@ def test_what_is_known_of_a_command_is_of_this_device(tmp_path, monkeypatch):
     assert known(CARD) == [predicted]
     here(monkeypatch, "NVIDIA H100")
     assert known(CARD) == []
+
+
+@pytest.mark.parametrize(("device", "is_known"), [("cpu", True), ("xpu:0", False)])
+def test_a_run_that_was_left_to_take_a_device_was_on_the_one_that_it_reports(
+    tmp_path, device, is_known
+):
+    started = RunStarted("command", "", 10, (), None)
+    attempt = replace(ATTEMPT, reports=(replace(REPORT, device=device),))
+    name = tuned(tmp_path, verb="run", device=ANY, plan=False, entries=(started, attempt))
+    known = [r.opened.record_id for r in known_of(parse(WORDS), tmp_path, CPU)]
+    assert known == [name] * is_known
+
+
+def test_where_any_device_will_do_no_process_is_asked_that_imports_torch(tmp_path, monkeypatch):
+    def asked(python):
+        raise AssertionError("a process is started beside the script's")
+
+    monkeypatch.setattr(devices.accelerators, "found_by", asked)
+    monkeypatch.setattr(devices.accelerators, "ask_python", asked)
+    assert chosen(tmp_path).device == ANY

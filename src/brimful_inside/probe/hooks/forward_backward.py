@@ -11,7 +11,7 @@ from typing import Any, Callable, List, Optional
 
 import torch
 
-from brimful_inside.probe.context import call_probe, guarded, patch
+from brimful_inside.probe.context import call_probe, current_probe, guarded, patch
 
 STACKED_LOSSES = 256  # kept as one tensor: so many small ones would scatter over the allocator
 SMALL_BYTES = 1024  # a loss in a larger storage is a view, which would keep all of that alive
@@ -97,7 +97,9 @@ def patch_backward() -> None:
     """Of torch.autograd, which Tensor.backward calls as well."""
 
     def backward(original: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        call_probe("backward_begins", tensors)
+        probe = current_probe()
+        if probe is not None:
+            probe.backward_begins(tensors)
         return original(tensors, *args, **kwargs)
 
     patch(torch.autograd, "backward", backward)

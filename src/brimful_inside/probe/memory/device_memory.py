@@ -324,7 +324,7 @@ def meter_for(context: ProcessContext) -> DeviceMeter:
         _imaginary = _imaginary or _enter_imaginary(context)
         return _imaginary
     kind = accelerator_type()
-    if context.config.device == "accelerator" and kind is not None:
+    if context.config.device != "cpu" and kind is not None:
         return AcceleratorMeter(shared_peaks(kind))
     if context.config.device == "accelerator":
         context.note(
