@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from brimful import masking, values
+from brimful import files, masking, values
 from brimful.errors import OtherSchema, RecordUnreadable, WireUnreadable
 from brimful_inside import wire
 
@@ -82,7 +82,9 @@ def decode(raw: bytes | str, type_: type[T]) -> T:
 
 def to_json(value: Any) -> str:
     """Strict JSON for other programs: numbers that JSON lacks become null."""
-    return json.dumps(_strict(to_builtins(value)), ensure_ascii=False, allow_nan=False, indent=2)
+    text = json.dumps(_strict(to_builtins(value)), ensure_ascii=False, allow_nan=False, indent=2)
+    # JSON lets these stand as they are, and a terminal obeys them
+    return re.sub(r"[\x7f-\x9f]", lambda hit: f"\\u{ord(hit[0]):04x}", text)
 
 
 def answer(value: Any = None, **more: Any) -> str:
@@ -113,15 +115,25 @@ def decode_lock(text: str) -> dict[str, values.Baseline]:
 def encode_entry(entry: Entry) -> bytes:
     """An entry of a record as a line, newline included: ``{"entry": kind, "schema": 1, ...}``. What
     is secret in it is masked."""
-    fields = {"entry": _KINDS[type(entry)], "schema": SCHEMA} | masking.value(to_builtins(entry))
+    fields = {"entry": _KINDS[type(entry)], "schema": SCHEMA} | to_builtins(masking.value(entry))
     return encode(fields | {"schema": SCHEMA}) + b"\n"
 
 
-def masked(entry: Entry) -> Entry:
-    """The entry as a record gives it back."""
-    fields = to_builtins(entry)
-    hidden = masking.value(fields)
-    return entry if hidden == fields else _convert(hidden, type(entry))
+def masked_line(line: str) -> str:
+    """A line of a child's file without its secrets: an event, a trial config, or any other text."""
+    try:
+        raw = _load(line)
+        kind = wire.EVENTS.get(str(raw.get("event")), wire.TrialConfig)
+        read = _convert(raw, kind)
+    except (ValueError, AttributeError):
+        return masking.text(line)
+    hidden = masking.value(read)
+    event = {"event": raw["event"]} if "event" in raw else {}
+    return (
+        line
+        if hidden == read
+        else encode(event | to_builtins(hidden)).decode("utf-8", "surrogatepass")
+    )
 
 
 def decode_entry(line: bytes) -> Entry:
@@ -171,7 +183,7 @@ def read_wire(path: Path | str) -> list[Any]:
     """
     return [
         _event(line, f"{path}, line {number}")
-        for number, line in enumerate(Path(path).read_bytes().split(b"\n")[:-1], start=1)
+        for number, line in enumerate(files.read(path).split(b"\n")[:-1], start=1)
         if line.strip()
     ]
 
@@ -181,7 +193,7 @@ def read_wire_leniently(path: Path | str) -> tuple[list[Any], bool]:
     full for a while.
     """
     try:
-        lines = Path(path).read_bytes().split(b"\n")[:-1]
+        lines = files.read(path).split(b"\n")[:-1]
     except OSError:
         return [], False
     events, whole = [], True

@@ -60,6 +60,14 @@ class UsageError(BrimfulError):
     exit_code = 2
 
 
+class PartMissing(UsageError):
+    """A package of which only some answers are made cannot be imported."""
+
+    def __init__(self, what: str, error: ImportError, suggestion: str) -> None:
+        name = error.name or str(error)
+        super().__init__(f"{what} needs {name}, which cannot be imported here", "", suggestion)
+
+
 class NoSuchRecord(UsageError):
     """No record at that path or with that id."""
 

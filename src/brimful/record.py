@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from brimful import values
+from brimful import files, values
 from brimful.codec import Entry, decode_entry, encode_entry, read_wire_leniently
 from brimful.errors import (
     HOME_VARIABLE,
@@ -26,6 +26,7 @@ from brimful.errors import (
     NoSuchRecord,
     OtherSchema,
     RecordUnreadable,
+    UsageError,
     nearest,
     not_writable,
 )
@@ -46,9 +47,7 @@ class RecordWriter:
         self.folder = folder
         self.opened = opened
         self._entries = 0
-        self._descriptor = os.open(
-            folder / FILE_NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644
-        )
+        self._descriptor = files.create(folder / FILE_NAME, flags=os.O_APPEND)
         with contextlib.suppress(OSError):  # some network disks have no locks
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self.append(opened)
@@ -65,8 +64,9 @@ class RecordWriter:
             home.mkdir(0o700, parents=True, exist_ok=True)
             ignore = home / ".gitignore"
             # one that we make, or that bears our name, is kept out of the user's git repository
-            if (made or home.name == _DEFAULT_HOME) and not ignore.exists():
-                ignore.write_text("*\n", encoding="utf-8")
+            is_ours = made or (home.name == _DEFAULT_HOME and files.is_own_folder(home))
+            if is_ours and not os.path.lexists(ignore):
+                files.replace(ignore, b"*\n")
             folder = _free_folder(home, opened.record_id)
             return cls(folder, replace(opened, record_id=folder.name))
         except OSError as error:
@@ -112,7 +112,7 @@ def record_home(home: Path | str | None = None) -> Path:
     """Where records live: `home` if given, else BRIMFUL_HOME, else ``.brimful`` in the working
     folder.
     """
-    return Path(home or os.environ.get(HOME_VARIABLE) or _DEFAULT_HOME).expanduser()
+    return Path(os.path.expanduser(home or os.environ.get(HOME_VARIABLE) or _DEFAULT_HOME))
 
 
 def new_record_id(
@@ -124,9 +124,20 @@ def new_record_id(
 
 
 def list_records(home: Path | str | None = None) -> tuple[Path, ...]:
-    """The folders of all records in `home`, oldest first; empty where there is no such folder."""
-    files = record_home(home).glob(f"*/{FILE_NAME}")
-    return tuple(sorted((path.parent for path in files), key=_order))
+    """The folders of all records in `home`, oldest first; empty where there is no such folder.
+    Raises UsageError where it cannot be read.
+    """
+    place = record_home(home)
+    try:
+        folders = [place / name for name in os.listdir(place)]
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise UsageError(
+            f"The records in {place} cannot be read: {error.strerror}.",
+            suggestion=f"Name another folder with --home, or by {HOME_VARIABLE}.",
+        ) from error
+    return tuple(sorted((f for f in folders if os.path.isfile(f / FILE_NAME)), key=_order))
 
 
 def made_here(
@@ -155,7 +166,10 @@ def read_record(path_or_id: Path | str, home: Path | str | None = None) -> value
     """
     folder = _find(path_or_id, home)
     path = folder / FILE_NAME
-    *whole, rest = path.read_bytes().split(b"\n")
+    try:
+        *whole, rest = files.read(path).split(b"\n")
+    except OSError as error:
+        raise RecordUnreadable(f"{path} cannot be read: {error.strerror}.") from error
     entries = []
     for number, line in enumerate(whole, start=1):
         try:
@@ -181,7 +195,7 @@ def is_being_written(folder: Path | str) -> bool:
     """Whether the process that writes this record is alive, here or on another machine of the same
     disk: it holds a lock that ends with it.
     """
-    with open(Path(folder) / FILE_NAME, "rb") as file:
+    with files.opened(Path(folder) / FILE_NAME) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -250,8 +264,8 @@ def steps_of(attempt: Path) -> int | None:
     """The steps that the processes of an attempt reported before they were cut off. None where they
     may have trained unseen: without torch, or by an optimizer that is none of torch's.
     """
-    files = [*attempt.glob("wire-*.jsonl"), *attempt.glob("latest-*.jsonl")]
-    events = [event for path in files for event in read_wire_leniently(path)[0]]
+    paths = [*attempt.glob("wire-*.jsonl"), *attempt.glob("latest-*.jsonl")]
+    events = [event for path in paths for event in read_wire_leniently(path)[0]]
     steps = max((e.steps for e in events if isinstance(e, wire.Progress | wire.Report)), default=0)
     unseen = any(isinstance(e, wire.Progress) and e.backward_passes for e in events)
     has_torch = any(isinstance(event, wire.TorchImported) for event in events)
@@ -259,7 +273,7 @@ def steps_of(attempt: Path) -> int | None:
 
 
 def _find(path_or_id: Path | str, home: Path | str | None) -> Path:
-    path = Path(path_or_id).expanduser()
+    path = Path(os.path.expanduser(path_or_id))
     if path.name == FILE_NAME and path.is_file():
         return path.parent
     if (path / FILE_NAME).is_file():

@@ -38,6 +38,11 @@ _DURATION_PART = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)\s*(ms|min|[smhd])", re.
 _DURATION_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _SHOWN_UNITS = {"TiB": TIB, "GiB": GIB, "MiB": MIB, "KiB": KIB}
 _UNITS = {**_SHOWN_UNITS, "bytes": 1, "byte": 1, "s": 1, "ms": 1e-3, "µs": 1e-6}
+# what steers a terminal (ECMA-48), and other characters that show nothing
+_STEERING = re.compile(
+    r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-Z\\^_])"
+    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+)
 _SIZE_HELP = "Write it as 20GiB (20 x 1024^3 bytes), 20GB (20 x 1000^3 bytes) or 500MiB."
 
 
@@ -65,13 +70,19 @@ def parse_budget(text: str, free_bytes: int) -> int:
     text = text.strip()
     if not text.endswith("%"):
         return parse_bytes(text)
-    value = _number(text[:-1]) / 100
+    value = parse_per_cent(text)
     if not 0 < value <= 1:
         raise UsageError(
             f"{text!r} is no share of the memory.",
             suggestion="Write a percentage above 0% and up to 100%, as in 90%.",
         )
     return int(value * free_bytes)
+
+
+def parse_per_cent(text: str) -> float:
+    """The share that "90 %" is; not-a-number for what is none, and for one below zero."""
+    number = _number(text.strip().removesuffix("%"))
+    return number / 100 if 0 <= number < math.inf else math.nan
 
 
 def parse_batch_size(text: str) -> int:
@@ -115,7 +126,7 @@ def parse_duration(text: str) -> float:
 def parse_link(text: str) -> float:
     """Bytes per second of "400Gb", "100GbE" (bits) or "50GB/s". Raises UsageError."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(Gb|GbE|Gbit|Gbps|Gb/s|Gbit/s|GB/s)", text.strip())
-    if match is None or not float(match[1]):
+    if match is None or not 0 < float(match[1]) < math.inf:
         raise UsageError(
             f"{text!r} is no speed of a network",
             "it is what each card can send to other machines in a second",
@@ -209,6 +220,13 @@ def noun_of(setting: str) -> str:
 def without_numbers(path: str) -> str:
     """What modules have in common whose paths differ in their numbers: "blocks.*.mlp.*"."""
     return re.sub(r"(?<![^. ])\d+(?=\.|$)", "*", path)
+
+
+def printable(text: str, kept: str = "") -> str:
+    """Text of a script, a record or a file as it may reach a terminal: without what steers one.
+    Line ends and tabs stay, and the characters in `kept`.
+    """
+    return _STEERING.sub(lambda hit: hit[0] if hit[0] in kept else "", text)
 
 
 def counted(count: int, singular: str, several: str = "") -> str:

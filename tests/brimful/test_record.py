@@ -3,6 +3,7 @@ import os
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -160,6 +161,34 @@ def test_records_keep_themselves_out_of_the_users_repository_but_hide_no_folder_
     assert (tmp_path / ".brimful" / ".gitignore").read_text() == "*\n"
     written(tmp_path)
     assert not (tmp_path / ".gitignore").exists()
+
+
+def test_planted_files_are_no_records_and_nothing_is_written_through_them(tmp_path):
+    home = tmp_path / ".brimful"
+    for name, plant in {
+        "pipe": os.mkfifo,
+        "device": lambda path: path.symlink_to("/dev/zero"),
+        "link": lambda path: path.symlink_to(tmp_path / "target"),
+    }.items():
+        (home / f"20261128-120000-run-{name}").mkdir(parents=True)
+        plant(home / f"20261128-120000-run-{name}" / record.FILE_NAME)
+    (tmp_path / "target").write_text("{}")
+    (home / ".gitignore").symlink_to(tmp_path / "new")
+    assert [path.name[-4:] for path in record.list_records(home)] == ["link"]
+    with pytest.raises(RecordUnreadable, match="it is a link"):
+        record.read_record("latest", home)
+    folder = written(home)
+    assert not (tmp_path / "new").exists() and (tmp_path / "target").read_text() == "{}"
+    assert (folder / record.FILE_NAME).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_home_that_cannot_be_read_is_said_and_not_called_empty(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match=r"cannot be read: Not a directory"):
+        record.read_record("latest", tmp_path / "file")
+    monkeypatch.setattr(os, "listdir", Mock(side_effect=PermissionError(13, "Permission denied")))
+    with pytest.raises(UsageError, match="cannot be read: Permission denied"):
+        record.read_record("latest", tmp_path)
 
 
 def test_a_home_that_cannot_be_written_is_a_usage_error(tmp_path):

@@ -165,7 +165,7 @@ def test_an_interval_has_one_unit_that_of_its_value(low, high, value, write, tex
 @pytest.mark.parametrize(
     ("parse", "texts"),
     [
-        (units.parse_link, ["", "fast", "0Gb", "400", "50GB", "-1Gb", "400gb"]),
+        (units.parse_link, ["", "fast", "0Gb", "400", "50GB", "-1Gb", "400gb", "9" * 400 + "Gb"]),
         (units.parse_duration, ["", "soon", "0", "10x", "5m later", "-3s"]),
     ],
 )

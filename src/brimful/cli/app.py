@@ -734,14 +734,21 @@ def run(argv: Sequence[str]) -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 1
     except Exception as error:
-        if isinstance(error, OSError) and DiskFull.caused(error):
-            return _show_error(
-                DiskFull(error.filename or "the output", kept="what is in the record so far."),
-                json=False,
-            )
+        if isinstance(error, OSError) and (explained := _explained(error)) is not None:
+            return _show_error(explained, json and not isinstance(explained, DiskFull))
         traceback.print_exc()
         print("This is a defect of brimful; the lines above say where.", file=sys.stderr)
         return 1
+
+
+def _explained(error: OSError) -> BrimfulError | None:
+    """What is no defect of brimful, wherever it was met."""
+    if DiskFull.caused(error):
+        return DiskFull(error.filename or "the output", kept="what is in the record so far.")
+    with suppress(FileNotFoundError):
+        os.getcwd()
+        return None
+    return UsageError("The working folder is not there any more.", suggestion="Change to another.")
 
 
 def _reader_has_gone() -> int:
@@ -868,10 +875,12 @@ def _show_error(error: BrimfulError, json: bool) -> int:
 
 # --- what the words of an option mean ---
 
+_MOST_DIGITS = 15  # more than anything that is counted here has
+
 
 def whole(name: str, text: str, least: int) -> int:
-    if not text.isdecimal() or int(text) < least:
-        raise UsageError(f"{name} {text}", f"it takes a whole number, {least} or more")
+    if not text.isdecimal() or len(text) > _MOST_DIGITS or int(text) < least:
+        raise UsageError(f"{name} {text[:80]}", f"it takes a whole number, {least} or more")
     return int(text)
 
 

@@ -2,6 +2,7 @@
 goes to standard error.
 """
 
+import errno
 import io
 import sys
 import time
@@ -9,13 +10,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.live import Live
 
-from brimful import codec
-from brimful.errors import BrimfulError, DiskFull, UsageError
+from brimful import codec, files
+from brimful.errors import BrimfulError, DiskFull, PartMissing, UsageError
 from brimful.record import read_record
 from brimful.show import console, monitor_sections
 from brimful.show.headline import planned_batch_size
@@ -24,11 +25,17 @@ from brimful.show.markdown import render_markdown
 from brimful.show.progress import PLAIN_EVERY_S, Progress, RunProgress
 from brimful.show.queues import queue_text, request_facts
 from brimful.show.section import Section
+from brimful.units import printable
 from brimful.values import QueueRequest, Record, Status, Verdict
 
 DOES_NOT_FIT = 3
 _NO_WIDTH = 10_000
 _LOOK_EVERY_S = 2.0  # reading it takes some hundredths of a second
+
+
+def say(text: str, stream: TextIO | None = None) -> None:
+    """A line on standard error, or on `stream`."""
+    print(printable(text), file=stream or sys.stderr, flush=True)
 
 
 def progress() -> Progress:
@@ -52,7 +59,7 @@ def show_prediction(record: Record, json: bool, full: bool = False) -> int:
     assert record.prediction is not None  # the verb returns no record without one
     interrupted = _show(record, full, record.prediction if json else None)
     for file in record.prediction.written:
-        print(f"Written: {file.path}: {file.what}; {file.how}", file=sys.stderr)
+        say(f"Written: {file.path}: {file.what}; {file.how}")
     return interrupted or (0 if record.prediction.verdict == Verdict.FITS else DOES_NOT_FIT)
 
 
@@ -63,11 +70,13 @@ def show_request(
     text = None if queue is None else queue_text(request, queue)
     if full:
         console.show_record(console.make_console(sys.stderr), record)
-    if json or text is not None:
-        print(codec.answer(request, text=text, record=record.folder) if json else text)
+    if json:
+        say(codec.answer(request, text=text, record=record.folder), sys.stdout)
+    elif text is not None:
+        say(text, sys.stdout)
     else:
         console.show_sections(console.make_console(), [request_facts(request)])
-    print(f"Record: {record.folder}", file=sys.stderr)
+    say(f"Record: {record.folder}")
     return 0
 
 
@@ -120,7 +129,7 @@ def show_run(record: Record, json: bool) -> int:
     else:
         said = replace(record, notes=())  # each was said when it was noted
         console.show_record(console.make_console(sys.stderr), said, full=False)
-        print(f"Record: {record.folder}", file=sys.stderr)
+        say(f"Record: {record.folder}")
     return run.ended.exit_code
 
 
@@ -129,10 +138,10 @@ def _show(record: Record, full: bool, value: Any, page: bool | None = None, **mo
     found; None: the screen. `page`: whether to write the page; None where the verb has none.
     Returns the exit code of the record: 130 of what an interrupted search found so far.
     """
-    if page is not None:
-        more["page"] = write(record, "html", None) if page else None
     code = record.closed.exit_code if record.closed is not None else 0
     if value is not None:
+        if page is not None:
+            more["page"] = _page(record) if page else None
         command = record.opened.command
         print(
             codec.answer(
@@ -145,28 +154,50 @@ def _show(record: Record, full: bool, value: Any, page: bool | None = None, **mo
         return code
     console.show_record(console.make_console(), record, full)
     hint = "" if full else " (more: --details, or `brimful report` for a page)"
-    print(f"Record: {record.folder}{hint}", file=sys.stderr)
-    if more.get("page"):
-        print(f"Page: {more['page']}", file=sys.stderr)
+    say(f"Record: {record.folder}{hint}")
+    if page and (written := _page(record)):
+        say(f"Page: {written}")
     return code
+
+
+def _page(record: Record) -> Path | None:
+    """The page in the record's folder; None, and a line that says why, where it cannot be made: the
+    answer does not hang on it.
+    """
+    try:
+        return write(record, "html", None)
+    except BrimfulError as error:
+        say(f"The page is left out: {error.problem}")
+        return None
 
 
 def show_report(
     name: str | None, out: Path | None, format: str, home: Path | None, json: bool
 ) -> int:
     record = read_record(name or "latest", home)
-    if format == "text" and out is None and not json:
+    written = None
+    try:
+        if format != "text" or out is not None or json:
+            written = write(record, format, out)
+    except PartMissing as error:
+        if out is not None:
+            raise
+        say(f"The page is left out: {error.problem}")
+    if written is None and not json:
         console.show_record(console.make_console(), record)
         return 0
-    written = write(record, format, out)
-    print(codec.answer(record=record.folder, page=written, format=format) if json else written)
+    answer = codec.answer(record=record.folder, page=written, format=format)
+    say(answer if json else str(written), sys.stdout)
     return 0
 
 
 def write(record: Record, format: str, out: Path | None) -> Path:
     """Writes a record as html or md and answers where. Raises UsageError, DiskFull."""
     if format == "html":
-        from brimful.show.html import render_page as render
+        try:
+            from brimful.show.html import render_page as render
+        except ImportError as error:
+            raise PartMissing("a page", error, "install it, or use --format text") from error
     elif format == "md":
         render = render_markdown
     elif format == "text":
@@ -178,8 +209,14 @@ def write(record: Record, format: str, out: Path | None) -> Path:
             suggestion="give one of them",
         )
     path = out or Path(record.folder) / f"report.{format}"
+    content = render(record).encode(errors="backslashreplace")
     try:
-        path.write_text(render(record), encoding="utf-8")
+        if out is not None:
+            files.write_named(path, content)
+        elif files.is_own_folder(path.parent):
+            files.replace(path, content)
+        else:
+            raise PermissionError(errno.EPERM, "the record is another user's, or behind a link")
     except OSError as error:
         if DiskFull.caused(error):
             raise DiskFull(str(path), kept="the record itself") from error
@@ -200,11 +237,11 @@ def show_monitor(read: Callable[[], Status], once: bool, json: bool) -> int:
     while True:
         status, screen = read(), console.make_console()
         if json:
-            print(codec.answer(status))
+            say(codec.answer(status), sys.stdout)
         elif once:
             screen.print(monitor_sections.draw(status, screen.width))
         else:
-            print(monitor_sections.line(status), flush=True)
+            say(monitor_sections.line(status), sys.stdout)
         if once or json or status.message is not None:
             return 0
         time.sleep(PLAIN_EVERY_S)
@@ -229,7 +266,7 @@ def show_gpus(json: bool, prices: Path | None) -> int:
     from brimful.measure.gpus.calibrations import calibrated
 
     if prices is not None:
-        print(f"Prices: kept in {kept.keep(prices)}", file=sys.stderr)
+        say(f"Prices: kept in {kept.keep(prices)}")
     cards, per_hour = tuple(calibrated(gpu) for gpu in CARDS), kept.prices()
     _print(json, gpu_sections(cards, per_hour), codec.answer(gpus=cards, prices_per_h=per_hour))
     return 0

@@ -1,5 +1,6 @@
 """Memory as a test: the limits of a job, what passes one beside its baseline, and what grew."""
 
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,7 +9,7 @@ from dataclasses import replace
 from brimful.decide.audit.findings import CODES
 from brimful.decide.memory.breakdown import CACHE, CATEGORIES, CONTEXT
 from brimful.errors import UsageError, nearest
-from brimful.units import parse_bytes, parse_duration, without_numbers
+from brimful.units import parse_bytes, parse_duration, parse_per_cent, without_numbers
 from brimful.values import (
     Baseline,
     Breakdown,
@@ -64,7 +65,10 @@ def _most(code: str, limit: str, before: float) -> float:
     """What a limit allows beside a baseline. Raises ValueError."""
     amount = limit.removeprefix("+").strip()
     if amount.endswith("%") and grows(limit):
-        return before * (1 + float(amount[:-1]) / 100)
+        share = parse_per_cent(amount)
+        if math.isnan(share):
+            raise ValueError(f"{amount!r} is no share")
+        return before * (1 + share)
     try:
         most = parse_duration(amount) if code == "step_s" else parse_bytes(amount)
     except UsageError as error:

@@ -103,8 +103,10 @@ def run_attempt(
 
 def _notes(ending: Ending, reported: gather.Reported) -> list[str]:
     notes = {
-        "no Python process of the command loaded the probe: brimful did not see its steps and "
-        "memory": "rank" not in reported.roles,
+        "no Python process of the command loaded the probe (`python -I`, `-E` and `-S` keep it "
+        "out): brimful did not see its steps and memory": "rank" not in reported.roles,
+        "it ended by os._exit, which leaves no time to report: what stands here is as of its last "
+        "report before that": gather.left_at_once(reported.reports) and ending.exit_code == 0,
         f"{counted(reported.damaged_files, 'report')} of its processes are damaged; brimful read "
         "what it could": reported.damaged_files,
         f"brimful ended {counted(ending.left_behind, 'process', 'processes')} that the command "

@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from brimful import codec
+from brimful import codec, files
 from brimful.measure import host
 from brimful.measure.output import tail
 from brimful.measure.wire_files import WireFiles
@@ -113,10 +113,17 @@ def gathered(events_by_process: Sequence[Sequence[Any]], damaged_files: int = 0)
     return Reported(reports, tuple(failures), roles, damaged_files)
 
 
+def left_at_once(reports: Sequence[Report]) -> bool:
+    """Whether a rank's last report is one of its start or its middle: it was killed, or it ended by
+    os._exit.
+    """
+    return any(report.ended == "running" for report in reports)
+
+
 def role_of(folder: Path, pid: int | str) -> str | None:
     """ "rank" or "worker", as the process reported it first or since; None where it did not."""
     try:
-        with open(folder / f"wire-{pid}.jsonl", "rb") as file:
+        with files.opened(folder / f"wire-{pid}.jsonl") as file:
             head = file.read(_HEAD_BYTES)
     except OSError:
         return None

@@ -2,12 +2,12 @@
 
 import contextlib
 import json
-import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
-from brimful import masking
-from brimful.codec import read_wire_leniently
+from brimful import files, masking
+from brimful.codec import masked_line, read_wire_leniently
 from brimful.measure.process_tree import alive_with
 from brimful.record import FILE_NAME, is_being_written, list_records
 from brimful_inside import wire
@@ -20,23 +20,25 @@ _MOST_BYTES = 64 << 20  # of printed output; more than that is left as it is
 
 def mask_cut_off(home: Path) -> None:
     """Of every record in `home` that brimful could not close, as it was killed: once, when no
-    process of its command is alive."""
+    process of its command is alive. Those that were made elsewhere, or by another user, are left
+    as they are."""
     for record in list_records(home)[-_MOST_READ:]:
-        with contextlib.suppress(OSError):
-            text = (record / FILE_NAME).read_bytes()
+        with contextlib.suppress(OSError), masking.learned_meanwhile():
+            text = files.read(record / FILE_NAME)
+            is_of_here = json.dumps(socket.gethostname()).encode() in text
             is_closed = b'"entry":"closed"' in text
-            here = json.dumps(socket.gethostname()).encode()
-            is_elsewhere = b'"hostname"' in text and here not in text
-            if (record / _MASKED).exists() or is_closed or is_elsewhere:
+            if is_closed or not is_of_here or not files.is_own_folder(record):
                 continue  # of another machine in a shared home it is not known what is alive
-            if is_being_written(record):
+            if (record / _MASKED).exists() or is_being_written(record):
                 continue
-            configs = [*record.glob("*/trial_config.json")]
+            configs = [
+                p for p in record.glob("*/trial_config.json") if files.is_own_folder(p.parent)
+            ]
             if not any(alive_with(str(config.resolve())) for config in configs):
                 for config in configs:
                     _learn_from(config.parent)
                     mask(config.parent)
-                (record / _MASKED).touch()
+                files.replace(record / _MASKED, b"")
 
 
 def _learn_from(folder: Path) -> None:
@@ -51,33 +53,22 @@ def _learn_from(folder: Path) -> None:
 
 def mask(folder: Path) -> None:
     """Once its processes have ended: they are given, and report, the true words."""
-    for path in (path for pattern in _HOLD_WORDS for path in folder.glob(pattern)):
-        _rewrite(path, _masked_lines(_text_of(path)))
-    for path in folder.glob("std*.txt"):
+    for path in _regular(folder, *_HOLD_WORDS):
+        _rewrite(path, "\n".join(map(masked_line, _text_of(path).split("\n"))))
+    for path in _regular(folder, "std*.txt"):
         if path.stat().st_size <= _MOST_BYTES:
             _rewrite(path, masking.text(_text_of(path)))
 
 
-def _masked_lines(text: str) -> str:
-    """Each line that is JSON without its secrets; others (a torn one) as text."""
-    masked = []
-    for line in text.split("\n"):
-        try:
-            read = json.loads(line)
-            hidden = masking.value(read)
-            masked.append(line if hidden == read else json.dumps(hidden))
-        except ValueError:
-            masked.append(masking.text(line))
-    return "\n".join(masked)
+def _regular(folder: Path, *patterns: str) -> Iterator[Path]:
+    yield from filter(files.is_regular, (p for pattern in patterns for p in folder.glob(pattern)))
 
 
 def _text_of(path: Path) -> str:
-    return path.read_bytes().decode(errors="surrogateescape")
+    return files.read(path).decode(errors="surrogateescape")
 
 
 def _rewrite(path: Path, text: str) -> None:
     written = text.encode(errors="surrogateescape")
-    if written != path.read_bytes():
-        new = path.with_name(path.name + ".new")
-        new.write_bytes(written)
-        os.replace(new, path)
+    if written != files.read(path):
+        files.replace(path, written)

@@ -8,7 +8,6 @@ record keeps no more, and the command goes on.
 
 import contextlib
 import os
-import re
 import select
 import subprocess
 import termios
@@ -17,14 +16,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Self
 
+from brimful import files
+from brimful.units import printable
+
 CHUNK_BYTES = 1 << 16  # what a pipe of Linux holds
 TAIL_BYTES = 20_000
 STREAMS = ("stdout", "stderr")
-# what steers a terminal (ECMA-48), and other characters that show nothing
-_NOT_SHOWN = re.compile(
-    r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-Z\\^_])"
-    r"|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
-)
 
 Show = Callable[[str, bytes], None]  # which of STREAMS, and what came
 
@@ -35,10 +32,7 @@ class OutputFiles:
     """
 
     def __init__(self, folder: Path):
-        self._files = {
-            name: os.open(folder / f"{name}.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-            for name in STREAMS
-        }
+        self._files = {name: files.create(folder / f"{name}.txt") for name in STREAMS}
 
     @property
     def child_streams(self) -> dict[str, int]:
@@ -139,7 +133,7 @@ class OutputTee(OutputFiles):
 def tail(path: Path, size: int = TAIL_BYTES) -> str:
     """The last `size` bytes of a file as text; "" where there is none."""
     try:
-        with open(path, "rb") as file:
+        with files.opened(path) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - size))
             return file.read().decode(errors="replace")
     except OSError:
@@ -149,7 +143,7 @@ def tail(path: Path, size: int = TAIL_BYTES) -> str:
 def last_lines(path: Path, count: int) -> tuple[str, ...]:
     """The last lines that a program printed, as a terminal would show them: of a progress bar what
     it shows now, without colours. Empty lines are left out."""
-    text = _NOT_SHOWN.sub("", tail(path))
+    text = printable(tail(path), kept="\r")
     lines = (line.rstrip().rpartition("\r")[2] for line in text.split("\n"))
     return tuple(line for line in lines if line)[-count:]
 

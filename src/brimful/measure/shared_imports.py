@@ -22,7 +22,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from brimful import codec
+from brimful import codec, files
 from brimful.measure.carry_over import KEPT_OUT
 from brimful.measure.output import OutputFiles
 from brimful.measure.supervisor import start_process, write_config
@@ -269,7 +269,7 @@ def words_to_script(argv: Sequence[str]) -> int | None:
 
 def _is_python_script(path: str) -> bool:
     try:
-        with open(path, "rb") as file:
+        with files.opened(path, follows_links=True) as file:
             first = file.readline(200)
     except OSError:
         return False

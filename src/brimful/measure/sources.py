@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from brimful import files
 from brimful.values import TrialResult
 
 _SUFFIXES = {".py", ".yaml", ".yml", ".json", ".toml", ".cfg", ".ini", ".sh"}
@@ -75,7 +76,7 @@ def _digest(path: str) -> str | None:
     """Of its bytes, and of Python also of what they say: comments and blank lines change nothing.
     Either is enough, since another version of Python may see the same code otherwise."""
     try:
-        content = Path(path).read_bytes()
+        content = files.read(path, follows_links=True)
     except OSError:
         return None
     kept = [content]

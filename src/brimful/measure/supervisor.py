@@ -26,7 +26,7 @@ from typing import Any, Protocol
 import psutil
 
 import brimful_inside
-from brimful import codec
+from brimful import codec, files
 from brimful.errors import DiskFull, NoSuchCommand, Terminated
 from brimful.measure import host
 from brimful.measure.gather import role_of
@@ -144,7 +144,7 @@ def write_config(config: wire.TrialConfig, kept: str) -> Path:
     folder = Path(config.folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "trial_config.json").write_bytes(codec.encode(config))
+        files.replace(folder / "trial_config.json", codec.encode(config), 0o600)
     except OSError as error:
         if DiskFull.caused(error):
             raise DiskFull(str(folder), kept=kept) from error

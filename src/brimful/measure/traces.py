@@ -1,8 +1,10 @@
 """Traces of imaginary runs, read back from a trial's folder."""
 
 from functools import lru_cache
+from io import TextIOWrapper
 from pathlib import Path
 
+from brimful import files
 from brimful.values import Report, TrialResult
 from brimful_inside.simulator.trace import CardTrace, Trace, decode
 
@@ -62,7 +64,7 @@ def _read(path: Path) -> Trace | None:
 
 
 def _decoded(path: Path, changed_ns: int, size: int) -> Trace:
-    with open(path, encoding="utf-8") as file:
+    with TextIOWrapper(files.opened(path), encoding="utf-8") as file:
         return decode(file)
 
 

@@ -74,6 +74,13 @@ _ROW = 30  # pixels a bar
 _CHARACTER = 7
 _LONGEST_LABEL = 180  # pixels, from where Vega shortens it
 
+# Characters at which vl-convert ends the process or refuses the text, as they stand in JSON: names
+# of others may hold them. Where it shortens a label it may cut those beyond U+FFFF in halves. What
+# else is escaped there (the first group) stays.
+_ENDS_THE_PROCESS = re.compile(
+    r'(\\["\\/nrt])|\\u00[0-9a-f]{2}|\\[bf]|[\x7f-\x9f\ud800-\udfff\ufffe-\U0010ffff]'
+)
+
 # Of a heat map:
 _FIELD = 40  # pixels of a line
 _LETTER = 6.2  # pixels of a letter, 11 high
@@ -619,7 +626,9 @@ def drawn(chart: Any, summary: str) -> str:
         domainColor=PALETTE["grid"],
         titlePadding=8,
     ).configure_axisX(grid=False)
-    return _for_the_page(vl_convert.vegalite_to_svg(chart.to_json(validate=False)), summary)
+    text = chart.to_json(validate=False, ensure_ascii=False)
+    text = _ENDS_THE_PROCESS.sub(lambda hit: hit[1] or "", text)
+    return _for_the_page(vl_convert.vegalite_to_svg(text), summary)
 
 
 def _for_the_page(svg: str, summary: str) -> str:

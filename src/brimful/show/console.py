@@ -7,12 +7,13 @@ to paste.
 import io
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from typing import TextIO
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TextIO
 
 from rich import box
-from rich.console import Console, ConsoleRenderable, Group
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, Group
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -40,6 +41,7 @@ from brimful.show.text import (
     loading_text,
     uneven_text,
 )
+from brimful.units import printable
 from brimful.values import Prediction, Record, Remedy, Verdict
 
 _TONES = {
@@ -59,8 +61,12 @@ _NUMBERS = ("memory", "uneven", "speed", "would help", "loading", "epoch")
 
 class _Console(Console):
     """Rich ends the process with exit code 1 where a reader has gone; the command line decides that
-    instead.
+    instead. Nothing that it prints steers a terminal but its own colours.
     """
+
+    def render(self, renderable: Any, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError

@@ -17,6 +17,7 @@ from brimful.show.headline import headline
 from brimful.show.section import Figure
 from brimful.show.sections import cut_off, sections
 from brimful.show.text import when
+from brimful.units import printable
 from brimful.values import Record
 
 
@@ -62,7 +63,7 @@ def render_template(template: str, **content: Any) -> str:
         "script": Markup(script),
         "policy": policy,
     }
-    return _environment().get_template(template).render(**content)
+    return printable(_environment().get_template(template).render(**content))
 
 
 @cache

@@ -18,6 +18,7 @@ from brimful.show.section import (
 )
 from brimful.show.sections import cut_off, sections
 from brimful.show.text import Cell
+from brimful.units import printable
 from brimful.values import Record
 
 # A backslash keeps these from meaning something in a table's cell or in running text; < and & would
@@ -29,7 +30,7 @@ def render_markdown(record: Record) -> str:
     """The headline, then every section; those with details are folded."""
     parts = [f"**brimful {escape(record.opened.verb)}**: {escape(headline(record).sentence)}"]
     parts += [_section(section) for section in (*cut_off(record), *sections(record))]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return printable("\n\n".join(part for part in parts if part)) + "\n"
 
 
 def _section(section: Section) -> str:

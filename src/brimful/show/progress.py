@@ -27,7 +27,7 @@ from brimful.show.text import (
     speed_text,
     worst_memory,
 )
-from brimful.units import counted
+from brimful.units import counted, printable
 from brimful.values import Attempt, EffectiveSetting, Heartbeat, Outcome, Trial, TrialResult
 from brimful_inside import wire
 
@@ -165,7 +165,7 @@ class Progress:
 
     def _write(self, text: str) -> None:
         self._last_line = self._clock()
-        self._stream.write(text + "\n")
+        self._stream.write(printable(text) + "\n")
         self._stream.flush()
 
 
@@ -245,7 +245,7 @@ class RunProgress:
     def message(self, text: str) -> None:
         """A sentence of brimful's that stays."""
         self._clear()
-        text = masking.text(text)
+        text = printable(masking.text(text))
         start = "" if self._at_line_start or self._live is None else "\n"
         self._write("stderr", f"{start}brimful: {text}\n".encode(errors="backslashreplace"))
         self._at_line_start = True

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 
-from brimful import codec, masking
+from brimful import codec, files, masking
 from brimful import command as commands
 from brimful.decide.check import baseline_of, grows, judged, limits_of, require_known, to_keep
 from brimful.decide.run.settings import BATCH_SIZE
@@ -88,7 +88,7 @@ def check(
     if update:
         kept = {name: baselines[name] for name in jobs if name in baselines}
         try:
-            Path(LOCK).write_text(codec.encode_lock(kept), encoding="utf-8")
+            files.replace(Path(LOCK), codec.encode_lock(kept).encode(errors="backslashreplace"))
         except OSError as error:
             raise UsageError(f"{LOCK} could not be written: {error.strerror}") from error
     with opened("check", None, None, options, started_unix_s=started_unix_s) as session:
@@ -120,7 +120,7 @@ def _read_jobs() -> tuple[str, dict[str, Job]]:
     """The file's name, and its jobs by name."""
     name = FILE if Path(FILE).is_file() else PROJECT
     try:
-        table = tomllib.loads(Path(name).read_text(encoding="utf-8"))
+        table = tomllib.loads(files.read(name, follows_links=True).decode())
         table = table if name == FILE else table["tool"]["brimful"]
         require_known(table, ["jobs"], name, "a table")
         jobs = table.get("jobs", {})
@@ -142,7 +142,7 @@ def _read_jobs() -> tuple[str, dict[str, Job]]:
 
 def _read_lock() -> dict[str, Baseline]:
     try:
-        return codec.decode_lock(Path(LOCK).read_text(encoding="utf-8"))
+        return codec.decode_lock(files.read(LOCK, follows_links=True).decode())
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:

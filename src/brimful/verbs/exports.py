@@ -6,6 +6,7 @@ import shlex
 from itertools import product
 from pathlib import Path
 
+from brimful import files
 from brimful.decide.memory.snapshot import Recorded, snapshot_of_cards
 from brimful.errors import UsageError
 from brimful.units import format_bytes, noun_of
@@ -23,7 +24,7 @@ def require_writable(path: Path) -> None:
     """Raises UsageError, before trials are run, for a file that cannot be written."""
     was_there = os.path.exists(path)
     try:
-        open(path, "ab").close()
+        open(path, "ab", opener=files.without_waiting).close()
     except OSError as error:
         raise UsageError(
             f"{path} cannot be written: {error.strerror}",
@@ -90,7 +91,7 @@ def _run(view: CardView, answer: Answer) -> str:
 
 def _written(path: Path, data: bytes, what: str, how: str) -> Written | Diagnostic:
     try:
-        path.write_bytes(data)
+        files.write_named(path, data)
     except OSError as error:
         return _not_written(path, error.strerror or str(error))
     return Written(str(path), what, how)

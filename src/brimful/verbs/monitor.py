@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from brimful import codec, files, masking
 from brimful import command as commands
-from brimful import masking
 from brimful.decide.audit.findings import findings
 from brimful.decide.monitor import expected, time_left
 from brimful.decide.run.settings import BATCH_SIZE, values_in_force
@@ -201,7 +201,10 @@ def _start_of(record: Record, command: Command) -> Attempt | AttemptStarted | No
     number = len(record.trials) + 1
     path = Path(record.folder) / f"trial-{number:03d}" / _CONFIG
     try:
-        config, began_unix_s = wire.read_config(str(path)), path.stat().st_mtime
+        config, began_unix_s = (
+            codec.decode(files.read(path), wire.TrialConfig),
+            path.stat().st_mtime,
+        )
     except (OSError, ValueError, TypeError):
         return None
     return AttemptStarted(

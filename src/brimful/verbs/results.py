@@ -22,6 +22,7 @@ from brimful.errors import (
     UsageError,
 )
 from brimful.measure import accelerators
+from brimful.measure.gather import left_at_once
 from brimful.measure.trial import failure_text
 from brimful.outcomes import EXHAUSTED, OUT_OF_MEMORY, remedy
 from brimful.units import counted, format_duration
@@ -204,6 +205,14 @@ def _without_a_step(result: TrialResult, text: str) -> TrialFailed:
             explanation="the data set is smaller than a batch, and drop_last leaves out what is "
             "no whole batch",
             suggestion="try a smaller batch size, or give the script more data",
+            traceback=text,
+        )
+    if left_at_once(result.reports):
+        return TrialFailed(
+            problem="the script ended by os._exit",
+            explanation="what a trial measured is reported when Python ends, and os._exit leaves "
+            "no time for that",
+            suggestion="end it by sys.exit, or with its last line",
             traceback=text,
         )
     notes = f" ({'; '.join(result.notes)})" if result.notes else ""

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from brimful import command as commands
 from brimful import masking
-from brimful.codec import SCHEMA, Entry, masked
+from brimful.codec import SCHEMA, Entry
 from brimful.decide.batch_size_place import AUTO
 from brimful.errors import BrimfulError, DiskFull, Interrupted, Terminated, TimeIsUp
 from brimful.measure import carry_over, host, kept_files, sources
@@ -229,7 +229,7 @@ class Session:
         self.options.watcher.message(masking.text(text))
 
     def record(self) -> Record:
-        return replay(map(masked, self.entries), self.folder)
+        return replay(map(masking.value, self.entries), self.folder)
 
 
 def _of_data(trial: Trial) -> dict[str, Setting]:

@@ -376,3 +376,34 @@ def test_an_ascii_terminal_is_no_reason_to_fail(tmp_path):
     process = brimful("report", "--format", "text", env=environment)
     assert b"UnicodeEncodeError" not in process.communicate()[1]
     assert process.returncode == 0
+
+
+def test_a_closed_standard_output_is_that_of_a_service_and_no_error():
+    for closed in ((0,), (1,), (0, 1, 2)):
+        child = brimful("gpus", preexec_fn=lambda: [os.close(number) for number in closed])  # noqa: B023
+        assert child.communicate(timeout=60)[1] == b"" and child.returncode == 0
+
+
+def test_a_working_folder_that_is_gone_is_a_sentence_and_nothing_is_started(tmp_path):
+    (tmp_path / "gone").mkdir()
+    environment = {name: text for name, text in os.environ.items() if name != "BRIMFUL_HOME"}
+    child = brimful(
+        *("monitor", "--once", "--json"),
+        cwd=tmp_path / "gone",
+        preexec_fn=lambda: os.rmdir(tmp_path / "gone"),
+        env=environment,
+    )
+    out, err = child.communicate(timeout=60)
+    assert child.returncode == 2 and b"Traceback" not in err, err
+    assert json.loads(out)["error"]["exit_code"] == 2
+
+
+@pytest.mark.parametrize("verb", ["run", "audit"])
+def test_the_working_folder_is_missed_by_what_runs_a_command(typed, tmp_path, monkeypatch, verb):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    os.rmdir(tmp_path / "gone")
+    monkeypatch.setattr("brimful.measure.accelerators._answer", lambda python, question: None)
+    code, _, err = typed(verb, "--device", "cpu", "--", "true")
+    assert code == 2 and "The working folder is not there any more." in err
+    assert not list(tmp_path.glob("home/*"))

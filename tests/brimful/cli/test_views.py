@@ -4,14 +4,18 @@ goes.
 
 import json
 import math
+import os
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from brimful.cli import views
 from brimful.codec import ANSWER_SCHEMA, answer, to_builtins
+from brimful.errors import PartMissing, UsageError
 from brimful.show.headline import headline
 from brimful.show.queues import queue_text
 from brimful.values import Record
@@ -128,6 +132,68 @@ def test_the_end_of_a_run_says_nothing_again_that_was_said_while_it_ran(
     shown = " ".join(capsys.readouterr().err.split())
     assert record.notes and not any(note.problem in shown for note in record.notes)
     assert "Attempts" in shown
+
+
+@pytest.fixture
+def without_altair(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "altair", None)
+    for name in ("brimful.show.charts", "brimful.show.html"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Record:
+    """A record with a folder."""
+    return replace(product.tune_on_cpu(), folder=str(tmp_path))
+
+
+@pytest.mark.parametrize("show", [views.show_plan, views.show_comparison])
+@pytest.mark.parametrize("json_too", [False, True])
+def test_an_answer_is_shown_where_no_page_can_be_made(
+    without_altair: None,
+    capsys: pytest.CaptureFixture[str],
+    kept: Record,
+    show: Any,
+    json_too: bool,
+) -> None:
+    record = kept if show is views.show_plan else replace(product.compared(), folder=kept.folder)
+    assert show(record, json_too, True) == 0
+    out, err = capsys.readouterr()
+    assert "The page is left out: a page needs altair" in err
+    assert json.loads(out)["page"] is None if json_too else headline(record).sentence[:30] in out
+
+
+def test_a_report_without_what_draws_pages_is_its_text(
+    without_altair: None, capsys: pytest.CaptureFixture[str], kept: Record, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(views, "read_record", lambda name, home: kept)
+    assert views.show_report(None, None, "html", None, False) == 0
+    out, err = capsys.readouterr()
+    assert headline(kept).sentence[:30] in out and "The page is left out" in err
+    with pytest.raises(PartMissing, match="altair"):
+        views.show_report(None, Path("named.html"), "html", None, False)
+
+
+def test_a_report_follows_no_link_in_a_record_and_leaves_that_of_another_user(
+    kept: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, folder = tmp_path / "target", Path(kept.folder)
+    target.write_text("of the user")
+    (folder / "report.md").symlink_to(target)
+    written = views.write(kept, "md", None)
+    assert target.read_text() == "of the user" and written.read_text().startswith("**brimful")
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    with pytest.raises(UsageError, match="another user"):
+        views.write(kept, "text", None)
+    assert not (folder / "report.text").exists()
+    views.write(kept, "text", target)
+    assert target.read_text() != "of the user", "the user named it"
+
+
+def test_words_that_are_no_utf_8_are_shown_and_written(kept: Record) -> None:
+    record = replace(kept, opened=replace(kept.opened, brimful_argv=("run", "\udcff\udcfe")))
+    for format in ("md", "html", "text"):
+        assert views.write(record, format, None).stat().st_size > 500
 
 
 def test_what_is_asked_of_a_queue_stands_alone_on_standard_output(capsys):

@@ -68,6 +68,9 @@ def test_a_step_has_no_limit_where_a_job_says_nothing():
     [
         (Job("train", gpu="l4", peak_device="2 %"), "'2 %' is no limit of peak_device", "+2 %"),
         (Job("train", gpu="l4", peak_device="+much"), "'.much' is no limit of peak", "+2 %"),
+        (Job("train", gpu="l4", peak_device="+nan %"), r"'\+nan %' is no limit of peak", "+2 %"),
+        (Job("train", gpu="l4", peak_device="+inf %"), r"'\+inf %' is no limit of peak", "+2 %"),
+        (Job("train", gpu="l4", step="+1e999 %"), r"'\+1e999 %' is no limit of step", "+2 %"),
         (Job("train", gpu="l4", step="+2 GiB"), r"'\+2 GiB' is no limit of step", "+2 %"),
         (Job("train"), "names no card", ""),
         (Job("train", gpu="l4", gpu_memory="20GiB"), "names two cards", ""),

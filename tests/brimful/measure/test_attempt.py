@@ -278,7 +278,7 @@ def test_a_run_is_no_trial_for_what_it_writes_and_how_it_ends(tmp_path):
 def test_a_command_without_the_probe_runs_all_the_same_and_that_is_noted(tmp_path):
     ended = run(tmp_path, "", argv=(sys.executable, "-I", "-c", "print(1)"))
     assert (ended.outcome, ended.steps, ended.samples) == (Outcome.COMPLETED, 0, None)
-    assert "no Python process of the command loaded the probe" in ended.notes[0]
+    assert "no Python process of the command loaded the probe (`python -I`, " in ended.notes[0]
 
 
 def test_heartbeats_come_while_it_goes_on(tmp_path, monkeypatch):

@@ -190,10 +190,10 @@ def test_an_interrupt_while_the_command_is_being_started_ends_it_too(tmp_path, m
 
 
 def test_a_full_disk_before_the_trial_names_what_is_kept(tmp_path, monkeypatch):
-    def full(self, data):
-        raise OSError(28, "No space left on device", str(self))
+    def full(path, content, mode):
+        raise OSError(28, "No space left on device", str(path))
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr("brimful.files.replace", full)
     with pytest.raises(DiskFull) as caught:
         run_trial(trial("true"), tmp_path / "t1", tmp_path)
     assert "the trials before this one" in caught.value.explanation

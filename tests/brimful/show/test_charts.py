@@ -1,11 +1,13 @@
 """The curves: what must be visible in them, and that the page's style sheet knows their colours."""
 
+import html
 import re
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import resources
 from xml.etree import ElementTree
 
+import altair as alt
 import pytest
 
 from brimful.show.charts import (
@@ -13,6 +15,7 @@ from brimful.show.charts import (
     PALETTE,
     WIDTHS,
     breakdown_chart,
+    drawn,
     memory_chart,
     predicted_speed_chart,
     speed_chart,
@@ -129,3 +132,11 @@ def test_estimates_with_hardly_a_point_are_still_drawn(points: int) -> None:
     if points:
         speed = SpeedEstimate(some, some[0].batch_size, some[0].batch_size, None, 0.03)
         assert "1 fastest" in labels(speed_chart(speed, None, 300))
+
+
+def test_characters_at_which_the_drawing_would_end_the_process_are_left_out() -> None:
+    odd = "".join(map(chr, (*range(32), *range(127, 160), 0xD800, 0xDCFF, 0xFFFE, 0x1F600)))
+    kept = 'back\\slash "quote" \\u0041 ä €'
+    values = alt.Data(values=[{"name": kept + odd + "end", "x": 1}])
+    svg = drawn(alt.Chart(values).mark_bar().encode(x="x:Q", y="name:N"), "a summary")
+    assert html.escape(kept, quote=False) in svg.replace("&quot;", '"')

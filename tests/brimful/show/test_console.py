@@ -7,6 +7,7 @@ and read the difference in git.
 
 import io
 import os
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,9 @@ from brimful.cli.app import app
 from brimful.errors import CommandFailed, NoSuchDevice, ProbeNotLoaded
 from brimful.measure.gpus import find_gpu
 from brimful.show import console as screens
+from brimful.show.html import render_page
 from brimful.show.machine_sections import doctor_sections, gpu_sections
+from brimful.show.markdown import render_markdown
 from brimful.show.prediction_sections import prediction_sizes
 from brimful.show.queues import request_facts
 from brimful.values import Diagnostic, Estimate, Source
@@ -128,6 +131,23 @@ def test_what_comes_from_outside_is_printed_as_it_is_and_never_as_markup() -> No
         )
     shown = draw(lambda c: screens.show_error(c, CommandFailed("[red]no colour[/red] [bold]")))
     assert "[red]no colour[/red] [bold]" in shown
+
+
+STEERING = "\x1b]0;title\x07\x1b[2Jred\x1b[31m\x9b2J\x08\r!"
+
+
+def test_no_text_of_others_steers_a_terminal_in_any_view() -> None:
+    for make in (product.hostile, product.hostile_run):
+        record = product.mapped(make(), lambda name, text: text.replace(product.HOSTILE, STEERING))
+        for render in (screens.render_text, render_markdown, render_page):
+            shown = render(record)
+            assert "red" in shown and not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f]", shown)
+    coloured = io.StringIO()
+    console = screens.make_console(coloured, 80, is_terminal=True)
+    screens.show_error(console, CommandFailed(STEERING, traceback=STEERING))
+    rest = re.sub(r"\x1b\[[\d;]*m", "", coloured.getvalue())  # its own colours, ours alone
+    assert "\x1b[" in coloured.getvalue() and "\x1b" not in rest and "\r" not in rest
+    assert not re.search("\x1b\\[(2J|31m)", coloured.getvalue())
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,13 @@ def test_of_several_processes_it_says_that_pages_that_they_share_are_divided() -
     assert "resident in 1 process;" in line(status)
 
 
+def test_no_line_of_the_script_steers_the_terminal() -> None:
+    status = replace(steady(watched().statuses["train"]), tail={"stdout": ("\x1b[2Jred\x9b1m",)})
+    stream = io.StringIO()
+    make_console(stream, 80).print(draw(status, 80))
+    assert "red" in stream.getvalue() and not re.search("[\x1b\x9b]", stream.getvalue())
+
+
 def test_each_state_has_its_own_sentence() -> None:
     status = replace(steady(watched().statuses["train"]), part=None, beat=None)
     signalled = replace(status, state=State.ENDED, exit_code=5, command_exit_code=-9, message="m.")

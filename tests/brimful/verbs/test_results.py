@@ -56,6 +56,13 @@ def test_the_error_names_whose_it_is(raised_by, problem, suggestion):
     assert "RuntimeError: shapes differ (train.py:7 in main)" in raised.problem
 
 
+def test_a_script_that_leaves_by_os_exit_is_told_that_it_left_no_time_to_report():
+    world = reporting(lambda result: replace(result, outcome=Outcome.NO_STEP), ended="running")
+    with pytest.raises(BrimfulError, match=r"ended by os\._exit") as raised:
+        work(world, audit, ("my-train", "--batch-size", "64"), **ON_THE_CPU)
+    assert "sys.exit" in raised.value.suggestion
+
+
 def test_a_python_without_torch_is_named_with_the_way_to_name_another():
     raised = error(ON_A_CARD, "ModuleNotFoundError", "No module named 'torch'", raised_by="script")
     assert raised.suggestion.startswith("my-train has no torch: activate the environment")

@@ -2,7 +2,9 @@
 shows and keeps.
 """
 
+import json
 import os
+import socket
 import subprocess
 import sys
 import textwrap
@@ -415,7 +417,8 @@ def test_files_of_a_command_that_was_killed_with_brimful_are_masked_by_the_next_
         patch.setattr(RecordWriter, "append", lambda self, entry: None)
         trains("--hub_token", secret, script="import sys; print(sys.argv, flush=True)")
     (folder,) = (tmp_path / "home").glob("*-run*")
-    (folder / "record.jsonl").write_text("")
+    opened_here = json.dumps({"hostname": socket.gethostname()})
+    (folder / "record.jsonl").write_text(opened_here)
     monkeypatch.setattr("brimful.masking._learned", set())  # another process
 
     def with_secret() -> list[Path]:
@@ -433,7 +436,7 @@ def test_files_of_a_command_that_was_killed_with_brimful_are_masked_by_the_next_
     (folder / "record.jsonl").write_text('{"hostname": "another-machine"}')
     trains("other")
     assert with_secret(), "what another machine writes to a shared home may be alive"
-    (folder / "record.jsonl").write_text("")
+    (folder / "record.jsonl").write_text(opened_here)
     trains("other")
     assert with_secret() == [] and "***" in (config.parent / "stdout.txt").read_text()
 

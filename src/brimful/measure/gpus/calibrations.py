@@ -4,24 +4,30 @@ One JSON file a card, in ``cards`` of BRIMFUL_HOME where that is set, else of th
 configuration (``~/.config/brimful``).
 """
 
+import errno
 import json
 import os
 import platform
 import re
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
-from brimful.errors import HOME_VARIABLE, NoSuchDevice, not_writable
+from brimful import files
+from brimful.errors import HOME_VARIABLE, NoSuchDevice, UsageError, not_writable
 from brimful.measure.gpus.find import custom_gpu, find_gpu
 from brimful.values import Calibration, Estimate, Gpu, Source
 
 SCHEMA = 1
+_LARGEST = 1 << 50  # bytes: more than any card has
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 
 def folder_of(home: Path | str | None = None) -> Path:
     """Where calibrations lie."""
     configuration = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config") / "brimful"
-    return Path(home or os.environ.get(HOME_VARIABLE) or configuration).expanduser() / "cards"
+    place = home or os.environ.get(HOME_VARIABLE) or configuration
+    return Path(os.path.expanduser(place)) / "cards"
 
 
 def keep(calibration: Calibration, home: Path | str | None = None) -> Path:
@@ -34,11 +40,9 @@ def keep(calibration: Calibration, home: Path | str | None = None) -> Path:
 
 def write_kept(path: Path, content: bytes, what: str) -> Path:
     """Whole or not at all. Raises UsageError, which names `what`, where nothing can be written."""
-    new = path.with_suffix(".new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        new.write_bytes(content)
-        new.replace(path)
+        files.replace(path, content)
     except OSError as error:
         raise not_writable(f"{what} cannot be kept at {path}", error) from error
     return path
@@ -102,11 +106,47 @@ def _path_of(name: str, home: Path | str | None) -> Path:
 
 
 def _read(path: Path) -> Calibration | None:
+    """None where there is no such file. Raises UsageError for one whose content makes no sense."""
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-        if raw.pop("schema", None) != SCHEMA:
+        raw = json.loads(files.read(path, follows_links=True).decode())
+        wrong = _wrong_fields(raw)
+        if not wrong:
+            return Calibration(**{**raw, "capability": tuple(raw["capability"])})
+        problem = f"{wrong[0]} is {raw.get(wrong[0], 'missing')!r}"
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        if isinstance(error, OSError) and error.errno in _ABSENT:
             return None
-        raw["capability"] = tuple(raw["capability"])
-        return Calibration(**raw)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return None
+        problem = str(error)
+    raise UsageError(
+        f"the calibration in {path} cannot be used: {problem}",
+        "it is damaged, or another version of brimful wrote it",
+        "remove that file; on the card's machine, `brimful doctor --calibrate` writes it anew",
+    )
+
+
+def _wrong_fields(raw: dict[str, Any]) -> list[str]:
+    """Of a calibration as JSON: those without a value of the right type and of a possible size."""
+
+    def number(value: Any, low: float = 0, high: float = _LARGEST) -> bool:
+        return type(value) in (int, float) and low <= value <= high
+
+    def numbers(name: str, kind: type, low: float = 0, high: float = _LARGEST) -> bool:
+        values = raw.get(name)
+        parts = values.values() if isinstance(values, dict) else values
+        return isinstance(values, kind) and all(number(part, low, high) for part in parts or ())
+
+    total, others = raw.get("total_bytes"), raw.get("others_bytes")
+    is_right = {
+        "schema": raw.pop("schema", None) == SCHEMA,
+        "capability": numbers("capability", list, 0, 99) and len(raw["capability"]) >= 2,
+        "multiprocessors": number(raw.get("multiprocessors"), 1, 10_000),
+        "total_bytes": number(total, 1 << 20),
+        "context_bytes": number(total) and number(raw.get("context_bytes"), 0, total or 0),
+        "cudnn_bytes": number(total) and number(raw.get("cudnn_bytes"), 0, total or 0),
+        "stages_bytes": numbers("stages_bytes", dict),
+        "others_bytes": others is None or number(others),
+        "rates": numbers("rates", dict, 1e-12, 1e18),
+        "versions": isinstance(raw.get("versions"), dict),
+        **{name: isinstance(raw.get(name), str) for name in ("name", "hostname", "date")},
+    }
+    return [name for name, right in is_right.items() if not right]

@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from brimful import files
 from brimful.errors import BrimfulError, NoSuchDevice, UsageError
 from brimful.measure.gpus.calibrations import folder_of, write_kept
 from brimful.measure.gpus.find import find_gpu
@@ -28,7 +29,7 @@ def keep(path: Path, home: Path | str | None = None) -> Path:
     one that makes no sense.
     """
     _read(path)
-    return write_kept(_kept_at(home), path.read_bytes(), "The prices")
+    return write_kept(_kept_at(home), files.read(path, follows_links=True), "The prices")
 
 
 def _kept_at(home: Path | str | None) -> Path:
@@ -37,7 +38,7 @@ def _kept_at(home: Path | str | None) -> Path:
 
 def _read(path: Path) -> dict[str, Estimate]:
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        raw = tomllib.loads(files.read(path, follows_links=True).decode())
     except OSError as error:
         raise UsageError(
             f"{path} cannot be read: {error.strerror}", suggestion="name a price file that is there"

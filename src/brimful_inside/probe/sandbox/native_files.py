@@ -68,7 +68,6 @@ CALLS: Dict[str, List[Call]] = {
         Call("models.Model.save", "folder", 1, True, folder=True),
     ],
     "cv2": [Call("imwrite", "filename", 0, True), Call("imread", "filename", 0, False)],
-    "sqlite3": [Call("connect", "database", 0, True, True)],
     "h5py": [Call("File.__init__", "name", 1, True, True, has_mode=True)],
     "torchaudio": [Call("save", "uri", 0, True), Call("load", "uri", 0, False)],
     "soundfile": [Call("write", "file", 0, True), Call("read", "file", 0, False)],
@@ -103,6 +102,7 @@ def keep_writes_out(context: ProcessContext) -> None:
     for module, calls in CALLS.items():
         for call in calls:
             import_hooks.when_imported(module, functools.partial(_redirect, overlay, call))
+    import_hooks.when_imported("sqlite3", functools.partial(_redirect_sqlite, overlay))
     import_hooks.when_imported("subprocess", functools.partial(_note_programs, context))
     import_hooks.when_imported("huggingface_hub.hf_api", functools.partial(_drop_uploads, context))
     if context.config.device == "imaginary":
@@ -112,6 +112,13 @@ def keep_writes_out(context: ProcessContext) -> None:
     # TensorBoard writes by TensorFlow's C++ where that is installed, else by Python: its
     # compat/__init__.py imports notf.
     import_hooks.when_imported("tensorboard.compat", lambda module: setattr(module, "notf", True))
+
+
+@guarded
+def _redirect_sqlite(overlay: Overlay, module: Any) -> None:
+    from brimful_inside.probe.sandbox.sqlite_files import redirect_connections
+
+    redirect_connections(overlay, module)
 
 
 def move_layer(context: ProcessContext) -> None:

@@ -42,6 +42,12 @@ CACHES = (
     ),
     *("TRITON_CACHE_DIR", "NUMBA_CACHE_DIR", "MPLCONFIGDIR", "NLTK_DATA"),
 )
+# The kernel's links to folders of a process, and what lies there. A descriptor itself was opened
+# through the layer.
+KERNELS_LINK = re.compile(
+    r"(/+proc/+[^/]+(?:/+task/+\d+)?/+(?:cwd|root|fd/+\d+(?=/))|/+dev/+fd/+\d+(?=/))(/.*)?"
+)
+_PREFIXES = ("//", "/proc/", "/dev/fd/")
 # Below a temporary folder: what Python's tempfile, multiprocessing and compilers call their files.
 TEMPORARY = re.compile(r"(tmp|pymp-|torch|triton|cuda|nvidia|\.)")
 
@@ -87,13 +93,15 @@ class Overlay:
         return absolute.startswith(_below(self.root))
 
     def from_here(self, path: Any) -> Any:
-        """The path; a relative one made absolute where the working folder lies in the layer, beside
-        which the user's files do not show."""
-        if (
-            not isinstance(path, (str, bytes, os.PathLike))
-            or os.path.isabs(path)
-            or not self.lies_in_layer(_getcwd())
-        ):
+        """The path; one that the system would look up in the layer, beside which the user's files
+        do not show, made absolute: a relative one where the working folder lies there, and what
+        goes by a link of the kernel to a folder."""
+        if not isinstance(path, (str, bytes, os.PathLike)):
+            return path
+        if os.fsdecode(path).startswith(_PREFIXES):
+            absolute = self._absolute(os.fsdecode(path))
+            return absolute if self.protects(absolute) else path
+        if os.path.isabs(path) or not self.lies_in_layer(_getcwd()):
             return path
         return os.path.abspath(path)
 
@@ -108,9 +116,24 @@ class Overlay:
         except TypeError:
             return None  # not a path: the real function shall raise its own error
         if dir_fd is not None and not os.path.isabs(text):
-            text = os.path.join(_readlink("/proc/self/fd/%d" % dir_fd), text)
-        absolute = os.path.abspath(text)
+            text = "/proc/self/fd/%d/%s" % (dir_fd, text)
+        absolute = self._absolute(text)
         return absolute if self.protects(absolute) else None
+
+    def _absolute(self, path: str) -> str:
+        """As the script knows it: what lies below /proc/self/cwd is in the working folder."""
+        absolute, before = os.path.abspath(path), ""
+        if not absolute.startswith(_PREFIXES):
+            return absolute
+        while path != before:
+            before = path
+            match = KERNELS_LINK.fullmatch(path) or KERNELS_LINK.fullmatch(os.path.abspath(path))
+            if match is not None:
+                with contextlib.suppress(OSError):
+                    folder = _readlink(match[1])
+                    folder = folder[len(self.root) :] if self.lies_in_layer(folder) else folder
+                    path = os.path.join(folder, (match[2] or "").lstrip(os.sep))
+        return os.sep + os.path.abspath(path).lstrip(os.sep)
 
     def protects(self, absolute: str) -> bool:
         inside = absolute + os.sep

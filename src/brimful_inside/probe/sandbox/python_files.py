@@ -1,10 +1,11 @@
 """Patches Python's own file calls, so that they go through the overlay: open, and the functions of
-os and shutil with paths. Extended attributes, flags (chflags, lchmod) and special files (mkfifo,
-mknod) are not patched."""
+os and shutil with paths. SECURITY.md says what is left."""
 
 from __future__ import annotations
 
+import abc
 import builtins
+import contextlib
 import errno
 import functools
 import io
@@ -17,18 +18,8 @@ from brimful_inside.probe.sandbox.overlay import Overlay
 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _SETS = ("supports_dir_fd", "supports_follow_symlinks", "supports_fd", "supports_effective_ids")
-# Modules of Python's that may have taken functions of os before they were replaced.
-_HOLDERS = (
-    "pathlib",
-    "pathlib._local",
-    "pathlib._abc",
-    "pathlib._os",
-    "glob",
-    "shutil",
-    "tempfile",
-    "tarfile",
-    "zipfile",
-)
+# What finds and reads modules keeps the functions that it has; so do we.
+_KEEP_THEIRS = ("importlib", "brimful_inside")
 
 
 class Replacement:
@@ -59,7 +50,9 @@ def patch_python_files(overlay: Overlay) -> None:
     original = builtins.open
     replacement = Replacement(functools.partial(_open, overlay, original), original, "io")
     builtins.open = io.open = replacement  # type: ignore[assignment]
-    replaced: Dict[int, Any] = {id(original): replacement}
+    file_io = _file_io(overlay, io.FileIO)
+    replaced: Dict[int, Any] = {id(original): replacement, id(io.FileIO): file_io}
+    io.FileIO = file_io  # type: ignore[misc]
     for name, function in _OF_THEIR_OWN.items():
         _replace(os, name, functools.partial(function, overlay), replaced)
     for functions, reads in ((_READING, True), (_WRITING, False)):
@@ -87,8 +80,11 @@ def _replace(
 
 
 def _replace_in_holders(replaced: Dict[int, Any]) -> None:
-    """In the modules and classes that hold an original."""
-    for module in filter(None, map(sys.modules.get, _HOLDERS)):
+    """In the Python modules that are there already, and their classes, which hold an original."""
+    modules = [m for m in list(sys.modules.values()) if getattr(m, "__file__", None)]
+    for module in modules:
+        if module.__name__.partition(".")[0] in _KEEP_THEIRS:
+            continue
         classes = [
             value
             for value in vars(module).values()
@@ -98,7 +94,8 @@ def _replace_in_holders(replaced: Dict[int, Any]) -> None:
             for name, value in list(vars(holder).items()):
                 held = value.__func__ if isinstance(value, staticmethod) else value
                 if id(held) in replaced:
-                    setattr(holder, name, replaced[id(held)])
+                    with contextlib.suppress(AttributeError, TypeError):
+                        setattr(holder, name, replaced[id(held)])
 
 
 def path_for(
@@ -148,6 +145,32 @@ def _open(
             "x" in mode,
         )
     return original(file, mode, *args, **kwargs)
+
+
+def _file_io(overlay: Overlay, original: Any) -> Any:
+    """The class of unbuffered files; those that `open` makes are instances of it too."""
+
+    class Kind(abc.ABCMeta):
+        def __instancecheck__(cls, instance: Any) -> bool:
+            return (
+                isinstance(instance, original)
+                if cls is FileIO
+                else super().__instancecheck__(instance)
+            )
+
+        def __subclasscheck__(cls, subclass: type) -> bool:
+            return (
+                issubclass(subclass, original)
+                if cls is FileIO
+                else super().__subclasscheck__(subclass)
+            )
+
+    class FileIO(original, metaclass=Kind):  # type: ignore[misc]
+        def __init__(self, file: Any, mode: str = "r", *args: Any, **kwargs: Any):
+            _open(overlay, super().__init__, file, mode, *args, **kwargs)
+
+    FileIO.__module__, FileIO.__qualname__ = original.__module__, original.__qualname__
+    return FileIO
 
 
 def _os_open(
@@ -428,14 +451,16 @@ def _link(overlay: Overlay, original: Any, src: Any, dst: Any, **kwargs: Any) ->
 
 _READING: Dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("stat", "lstat", "access", "readlink", "statvfs"), _read),
+    **dict.fromkeys(("getxattr", "listxattr"), _read),
     "chdir": _chdir,
     "listdir": _listdir,
     "scandir": _scandir,
 }
 _WRITING: Dict[str, Callable[..., Any]] = {
-    **dict.fromkeys(("chmod", "utime", "truncate", "chown", "lchown"), _change),
+    **dict.fromkeys(("chmod", "lchmod", "chown", "lchown", "chflags", "lchflags"), _change),
+    **dict.fromkeys(("utime", "truncate", "setxattr", "removexattr"), _change),
     **dict.fromkeys(("unlink", "remove"), _unlink),
-    "mkdir": _mkdir,
+    **dict.fromkeys(("mkdir", "mkfifo", "mknod"), _mkdir),
     "rmdir": _rmdir,
 }
 _OF_THEIR_OWN: Dict[str, Callable[..., Any]] = {

@@ -1,3 +1,4 @@
+import json
 import platform
 from dataclasses import replace
 from pathlib import Path
@@ -62,21 +63,42 @@ def test_a_card_that_the_catalogue_lacks_can_be_named_once_it_was_measured(tmp_p
     assert gpu.context_bytes.source is Source.MEASURED and gpu.fp32_flops.source is Source.ASSUMED
 
 
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '"x"', '{"schema": 99}', "\x1b", "[" * 9])
+def test_a_file_that_is_no_calibration_is_refused_in_a_sentence(tmp_path, text):
+    path = calibrations.keep(MEASURED, tmp_path)
+    path.write_text(text)
+    with pytest.raises(UsageError, match="cannot be used") as error:
+        calibrations.find_calibrated("h200", tmp_path)
+    assert str(path) in error.value.problem
+
+
 @pytest.mark.parametrize(
-    "text",
+    ("field", "value"),
     [
-        "",
-        "{}",
-        "[1]",
-        '{"schema": 99}',
-        '{"schema": 1, "name": "x"}',
-        '{"schema": 1, "capability": 3}',
+        ("schema", 2),
+        ("name", 7),
+        ("capability", [9]),
+        ("capability", "90"),
+        ("multiprocessors", 0),
+        ("total_bytes", "140 GiB"),
+        ("total_bytes", 1 << 60),
+        ("total_bytes", True),
+        ("context_bytes", -1),
+        ("context_bytes", 141 * GIB),
+        ("cudnn_bytes", None),
+        ("stages_bytes", {"bare": "much"}),
+        ("rates", {"kernel_s": 0}),
+        ("rates", {"kernel_s": float("nan")}),
+        ("rates", [1]),
+        ("versions", None),
+        ("unknown", 1),
     ],
 )
-def test_a_file_that_cannot_be_read_is_passed_over(tmp_path, text):
-    calibrations.keep(MEASURED, tmp_path).write_text(text)
-
-    assert calibrations.find_calibrated("h200", tmp_path) == find_gpu("h200")
+def test_wrong_types_and_impossible_sizes_are_refused_by_their_field(tmp_path, field, value):
+    path = calibrations.keep(MEASURED, tmp_path)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {field: value}))
+    with pytest.raises(UsageError, match=field):
+        calibrations.calibrated(find_gpu("h200"), tmp_path)
 
 
 def test_it_is_kept_in_brimful_home_or_else_in_the_users_configuration(tmp_path, monkeypatch):

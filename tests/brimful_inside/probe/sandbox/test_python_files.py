@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sqlite3
 import subprocess
 
 import pytest
@@ -88,6 +89,100 @@ assert Holder().stat("data.txt").st_size == 4
 assert pickle.loads(pickle.dumps(os.remove)) is os.remove
 """
 
+# What opens files in other ways than by open: unbuffered, in modules that had the true `open`, by
+# the kernel's links to the working folder, as special files.
+OTHER_WAYS = """
+import bz2, io, lzma, os, numpy as np
+with io.FileIO("raw.bin", "w") as file:
+    file.write(b"raw")
+assert io.FileIO("raw.bin").readall() == b"raw" and open("raw.bin", "rb").read() == b"raw"
+with io.FileIO("log.csv", "a") as file:
+    assert isinstance(file, io.FileIO) and issubclass(type(file), io.FileIO)
+    file.write(b"more")
+assert open("log.csv").read() == "head\\nmore"
+with open("raw.bin", "rb", buffering=0) as file:
+    assert isinstance(file, io.FileIO) and not isinstance(file, io.BytesIO)
+    assert np.fromfile(file, "u1").tolist() == [114, 97, 119]
+class Kept(io.FileIO):
+    pass
+class Mixed(io.FileIO, io.RawIOBase):
+    pass
+assert not isinstance(file, Kept) and isinstance(Kept("raw.bin"), io.FileIO)
+for library in (bz2, lzma):
+    with library.open("packed", "wt") as file:
+        file.write("x")
+    assert library.open("packed", "rt").read() == "x"
+here = os.getcwd().lstrip("/")
+folder = os.open(".", os.O_RDONLY)
+places = ["/proc/self/cwd", "/proc/%d/cwd" % os.getpid(), "//proc/self//cwd"]
+places += ["/proc/self/cwd/old/.."]
+places += ["/proc/self/root/" + here, "/proc/self/fd/%d" % folder, "/dev/fd/%d" % folder]
+places += ["/proc/self/root/proc/self/cwd", "/proc/thread-self/cwd", "//" + here]
+for n, place in enumerate(places):
+    open("%s/by-%d" % (place, n), "w").close()
+    assert os.path.exists("by-%d" % n), place
+    assert open(place + "/data.txt").read() == "data"
+    os.mkdir(place + "/made-%d" % n)
+    os.rmdir(place + "/made-%d" % n)
+os.remove("/proc/self/cwd/data.txt")
+assert not os.path.exists("data.txt")
+os.mkfifo("pipe"); assert os.path.exists("pipe")
+try:
+    os.setxattr("touched.txt", "user.x", b"1")
+    assert os.getxattr("touched.txt", "user.x") == b"1"
+except OSError:
+    pass
+open("/dev/fd/1", "w").write("all as it should be\\n")
+"""
+
+DATABASES = """
+import os, sqlite3
+from pathlib import Path
+here = os.getcwd()
+
+def count(path, **named):
+    with sqlite3.connect(path, **named) as db:
+        return db.execute("select count(*) from t").fetchone()[0]
+
+for number, (path, named) in enumerate([
+    ("users.db", {}), (Path("users.db"), {}), ("file:users.db", {"uri": True}),
+    ("file://%s/users.db?mode=rw" % here, {"uri": True}), ("file:%75sers.db", {"uri": True}),
+    ("file://localhost%s/users.db#x" % here, {"uri": True}),
+]):
+    db = sqlite3.connect(path, **named)
+    db.execute("insert into t values (?)", (number,)); db.commit(); db.close()
+    assert count("users.db") == number + 2, path
+assert count("file:users.db?mode=ro", uri=True) == 7
+db = sqlite3.connect(":memory:")
+assert isinstance(db, sqlite3.Connection) and isinstance(db.cursor(), sqlite3.Cursor)
+for number, (sql, words) in enumerate([
+    ("attach 'other.db' as a%d", ()), ("ATTACH DATABASE ? AS a%d", ("other.db",)),
+    ("-- words\\n/* as */ attach :file as a%d;", {"file": "other.db"}),
+    ("attach 'oth' || 'er.db' as a%d", ()), ("attach other as a%d", ()),
+    ('attach "other.db" as "a%d"', ()),
+]):
+    (db if number % 2 else db.cursor()).execute(sql % number, words)
+    db.execute("create table a%d.t%d (x)" % (number, number)); db.commit()
+db.execute("attach ? as ?", ("other.db", "bound")); db.execute("select * from bound.t0")
+for number in (0, 1, 2, 3, 5):
+    assert db.execute("select count(*) from bound.t%d" % number).fetchone() == (0,)
+db.executescript("create table s (x); insert into s values (';'); attach 'other.db' as s1;")
+db.executescript("attach 'other.db' as s2; create table s2.s3 (x)")
+assert db.execute("select x from s").fetchone() == (";",)
+db.commit()
+db.execute("vacuum into 'copied.db'"); db.execute("vacuum main into ?", ("again.db",))
+assert os.path.exists("copied.db") and os.path.exists("again.db")
+class Own(sqlite3.Connection):
+    pass
+Own("own.db").execute("create table t (x)")
+sqlite3.connect("own2.db", factory=Own).execute("create table t (x)")
+sqlite3.dbapi2.connect("own3.db").execute("create table t (x)")
+try:
+    sqlite3.connect("missing/x.db")
+except sqlite3.OperationalError:
+    print("all as it should be")
+"""
+
 USERS = {
     "data.txt": "data",
     "best.pt": "old",
@@ -125,6 +220,21 @@ def test_everything_a_script_writes_lies_in_the_trials_folder_and_is_read_from_t
     wrote = {os.path.relpath(path, work) for path in trial.report["wrote"]}
     assert {"best.pt", "ck/last.pt", "log.csv", "weights.safetensors", "a.npy"} <= wrote
     assert (trial.folder / "kept_out" / str(work).lstrip("/") / "ck" / "last.pt").exists()
+
+
+def test_what_python_opens_in_other_ways_is_kept_in_as_well(run_trial, work):
+    (work / "script.py").write_text(OTHER_WAYS)
+    run_without_a_trace(run_trial, work, "all as it should be")
+
+
+def test_databases_of_sqlite_are_opened_and_attached_in_the_layer(run_trial, work):
+    with sqlite3.connect(work / "users.db") as database:
+        database.execute("create table t (x)")
+        database.execute("insert into t values (7)")
+    (work / "script.py").write_text(DATABASES)
+    run_without_a_trace(run_trial, work, "all as it should be")
+    with sqlite3.connect(work / "users.db") as database:
+        assert database.execute("select * from t").fetchall() == [(7,)]
 
 
 def test_without_keeping_out_the_same_script_changes_its_folder(run_trial, work):
