@@ -43,6 +43,7 @@ class Reported:
     failures: tuple[RankFailure, ...]  # by rank, in the order in which each reported them
     roles: tuple[str, ...]  # of each process that reported in
     damaged_files: int = 0
+    signals: tuple[int, ...] = ()  # that the command's first process handled, in their order
 
     @property
     def steps(self) -> int:
@@ -68,7 +69,8 @@ def of_run(folder: Path) -> Reported:
             events += [replace(report, steps=max(report.steps, steps)) for report in reports]
         events_by_process.append(events)
         damaged += not whole
-    return gathered(events_by_process, damaged)
+    signals = tuple(tail(folder / wire.SIGNALS_FILE).encode("latin-1"))
+    return replace(gathered(events_by_process, damaged), signals=signals)
 
 
 def gathered(events_by_process: Sequence[Sequence[Any]], damaged_files: int = 0) -> Reported:

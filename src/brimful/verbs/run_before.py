@@ -16,7 +16,7 @@ from brimful.errors import UsageError
 from brimful.measure.process_tree import alive_with
 from brimful.measure.supervisor import LEFTOVERS_S
 from brimful.outcomes import OUTCOMES, SCRIPT_FAILED, STOPPED
-from brimful.record import is_being_written, made_here, steps_of
+from brimful.record import is_being_written, made_here, resumes_itself, steps_of
 from brimful.show.headline import where_cut_off
 from brimful.values import Command, Diagnostic, EffectiveSetting, Outcome, Record, Run
 
@@ -28,6 +28,7 @@ class CutOff:
     record_id: str | None  # None: it begins anew
     settings: tuple[EffectiveSetting, ...]  # in force when it was cut off
     advice: Diagnostic
+    by_itself: bool = False  # the script finds its own checkpoint
 
     def settings_over(self, rows: tuple[EffectiveSetting, ...]) -> tuple[EffectiveSetting, ...]:
         """The rows with what was in force, where the user asks for what was asked then."""
@@ -63,7 +64,8 @@ def cut_off(
     where = where_cut_off(last.number, steps)
     how = f" ({OUTCOMES[run.ended.outcome].text})" if run.ended else ""
     happened = f"the previous run of this command, {name}, was cut off {where}{how}"
-    if not commands.can_resume(command):
+    by_itself = resumes_itself(Path(record.folder) / last.folder)
+    if not commands.can_resume(command) and not by_itself:
         how = (
             "write {resume} where your script takes the words to resume, with "
             '--resume-with "--resume last"'
@@ -80,8 +82,9 @@ def cut_off(
             "finds its checkpoint by itself goes on then too)",
         )
     words = f"going on with {' '.join(resume_words)}" if resume_words else "going on as it is"
-    advice = Diagnostic("goes-on", f"{happened}: {words}", "", "--fresh begins anew")
-    return CutOff(name, last.settings, advice)
+    why = "the script goes on from its own newest checkpoint" if by_itself else ""
+    advice = Diagnostic("goes-on", f"{happened}: {words}", why, "--fresh begins anew")
+    return CutOff(name, last.settings, advice, by_itself)
 
 
 def _in_force(row: EffectiveSetting, before: EffectiveSetting) -> EffectiveSetting:
