@@ -2,12 +2,13 @@
 
 A scheduler signals one process, or all of them at once (`scancel`, `docker stop`, `timeout`). The
 process that trains then finishes its step and writes a checkpoint, for which it needs the batches
-of its workers: they ignore the signal, and end when their loader does.
+of its workers: they pass the signal on, and end when their loader does.
 """
 
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import signal
 import sys
@@ -72,15 +73,19 @@ def note_no_more(descriptor: int) -> None:
 
 
 def ignore_in_worker(worker_id: int = 0) -> None:
-    """In a loader's worker, once it has set torch's own handlers. A handler that does nothing: a
-    program that the data set starts would inherit ignored signals."""
+    """In a loader's worker, once it has set torch's own handlers. By a handler: a program that the
+    data set starts would inherit ignored signals."""
     for number in MEANINGS:
-        signal.signal(number, _nothing)
+        signal.signal(number, _tell_rank)
         signal.siginterrupt(number, False)
 
 
-def _nothing(number: int, frame: Any) -> None:
-    pass
+def _tell_rank(number: int, frame: Any) -> None:
+    """What tells a worker to end means its training. Not Ctrl-C, which reaches both from a
+    terminal, and which counts twice there; nor what only announces an end."""
+    rank = multiprocessing.parent_process()
+    if number in (signal.SIGTERM, signal.SIGHUP) and rank is not None and rank.is_alive():
+        os.kill(int(rank.pid or 0), number)
 
 
 def kill_instead(iterator: Any) -> None:
