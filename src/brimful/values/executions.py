@@ -231,3 +231,4 @@ class Run:
     # None: not known, they may have trained
     going: AttemptStarted | None = None
     going_steps: int | None = None
+    going_resumes_itself: bool = False  # its script finds its own newest checkpoint

@@ -16,7 +16,7 @@ from brimful.errors import UsageError
 from brimful.measure.process_tree import alive_with
 from brimful.measure.supervisor import LEFTOVERS_S
 from brimful.outcomes import OUTCOMES, SCRIPT_FAILED, STOPPED
-from brimful.record import is_being_written, made_here, resumes_itself, steps_of
+from brimful.record import is_being_written, made_here, reached
 from brimful.show.headline import where_cut_off
 from brimful.values import Command, Diagnostic, EffectiveSetting, Outcome, Record, Run
 
@@ -58,13 +58,14 @@ def cut_off(
     last = run.going or (run.attempts[-1] if run.attempts else None)
     if last is None:
         return None
-    steps = run.going_steps if run.going else steps_of(Path(record.folder) / last.folder)
+    steps, by_itself = run.going_steps, run.going_resumes_itself
+    if run.going is None:
+        steps, by_itself = reached(Path(record.folder) / last.folder)
     if not _cut_off_in_training(record, run, steps):
         return None
     where = where_cut_off(last.number, steps)
     how = f" ({OUTCOMES[run.ended.outcome].text})" if run.ended else ""
     happened = f"the previous run of this command, {name}, was cut off {where}{how}"
-    by_itself = resumes_itself(Path(record.folder) / last.folder)
     if not commands.can_resume(command) and not by_itself:
         how = (
             "write {resume} where your script takes the words to resume, with "
