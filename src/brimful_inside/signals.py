@@ -8,7 +8,7 @@ of its workers: they pass the signal on, and end when their loader does.
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
+import multiprocessing.process
 import os
 import signal
 import sys
@@ -108,7 +108,18 @@ class _Kill:
             torch_signals._remove_worker_pids(id(iterator))
             iterator._worker_pids_set = False
         if process is not None:
+            process.killed_here = True
             process.kill()
+
+
+def signal_of_a_child() -> int:
+    """The signal that ended a child of multiprocessing whose end nobody has awaited; 0: none. What
+    the parent meets then depends on the moment: torch's own error, or a broken connection."""
+    for child in list(getattr(multiprocessing.process, "_children", ())):
+        ended_by_us = getattr(getattr(child, "_popen", None), "killed_here", False)
+        if not ended_by_us and (child.exitcode or 0) < 0:
+            return -child.exitcode
+    return 0
 
 
 def number_of(exit_code: Optional[int]) -> int:

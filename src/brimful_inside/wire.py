@@ -207,8 +207,9 @@ class Failure:
     raised_by: str = "script"
     # The attribute `brimful_meaning` of the exception, by which a library says what its error means
     # without being known by name: `DOES_NOT_FIT`, `SMALLER_FITS`, `ANOTHER_RANK`, or
-    # `DOES_NOT_FIT_ELSEWHERE`; "" of all other exceptions.
+    # `DOES_NOT_FIT_ELSEWHERE`, or one of `signals.MEANINGS`; "" of all other exceptions.
     meaning: str = ""
+    child_signal: int = 0  # that had ended a child of multiprocessing; 0: none
 
 
 @dataclass(frozen=True)

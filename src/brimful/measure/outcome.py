@@ -58,8 +58,11 @@ _LAUNCHER_SAYS = re.compile(
     r"exitcode\s*:\s*(-?\d+)|non-zero exit status (\d+)"
     r"|(?:died with <Signals\.\w+: |Signal (?=\d+ \(SIG)|got signal: )(\d+)"
 )
-# torch's of a loader's worker, as `signal.strsignal` has it
-_WORKER_ENDED = re.compile(r"DataLoader worker \(pid \d+\) is killed by signal: ([^.\n]+)")
+# what a loader's parent meets once a worker has been killed, by what it did just then
+_WITHOUT_CHILD = re.compile(
+    r"DataLoader worker \(pid|terminated with signal"
+    r"|multiprocessing[/\\](reductions|connection)\.py"
+)
 _KILLED = "killed, probably for memory"
 _BY_KERNEL = "killed by the kernel for host memory (its oom-kill counter moved)"
 _NOT_FOR_MEMORY = (
@@ -347,9 +350,8 @@ def _signal_of(
         return _Signal(0)
     if fatal is not None:
         words = f"{fatal.failure.traceback}\n{fatal.failure.message}"
-        for name in _WORKER_ENDED.findall(words):
-            numbers = (n for n in signal.valid_signals() if signal.strsignal(n) == name)
-            return _Signal(next(numbers, 0), ": a worker of a loader")
+        if fatal.failure.child_signal and _WITHOUT_CHILD.search(words):
+            return _Signal(fatal.failure.child_signal, ": a worker of a loader")
         if not follows(fatal.failure):
             return _Signal(0)
     for exit_code, another, number in reversed(_LAUNCHER_SAYS.findall(stderr_tail)):

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 
 from brimful.errors import BrimfulError, CommandFailed, DoesNotFit
+from brimful_inside.signals import signal_of_a_child
 from brimful_inside.simulator.oom_patterns import HOST, match_oom, qualified_name
 
 # torch.utils.data on a dead worker: its SIGCHLD handler's words, which raises wherever the main
@@ -69,6 +70,12 @@ def dead_worker(error: BaseException) -> BrimfulError | None:
     """What a training ends with where `error` is of a loader's dead worker; None for any other
     error.
     """
+    if isinstance(error, OSError | EOFError) and (number := signal_of_a_child()):
+        return WorkerDied(
+            f"A worker of the loader was ended by signal {number} while it handed over a batch.",
+            f"One that the system killed for want of memory prints nothing. {_KEPT}",
+            "If it was memory: fewer workers (data.workers) or a smaller micro-batch.",
+        )
     if not isinstance(error, RuntimeError):
         return None
     # The loader's own error follows from that of the signal handler, which says more.

@@ -243,11 +243,13 @@ def test_the_outcome_of_a_run_is_its_exit_code_before_what_its_ranks_reported(
     assert run_cause(ending, failures, **more).outcome is outcome
 
 
-WORKER = "RuntimeError", "DataLoader worker (pid 7) is killed by signal: {}. "
+DEAD = "DataLoader worker (pid 7) is killed by signal: Killed. "
+RESET = "[Errno 104] Connection reset by peer, in multiprocessing/connection.py"
 
 
-def of_worker(name: str) -> RankFailure:
-    return failed("crashed", WORKER[0], WORKER[1].format(name))
+def of_worker(number: int, words: str = DEAD) -> RankFailure:
+    rank, failure = failed("crashed", "RuntimeError", words)
+    return RankFailure(rank, replace(failure, child_signal=number))
 
 
 ROOT_CAUSE = """
@@ -276,9 +278,11 @@ LAUNCHER_TOLD = "api.SignalException: Process 7 got signal: 15"
         (ENDED, [TOLD], {}, Outcome.TERMINATED),
         (ENDED, [TOLD, OWN], {}, Outcome.CRASHED),
         (ENDED, [TOLD, PEER], {}, Outcome.TERMINATED),
-        (ENDED, [of_worker("Killed")], {}, Outcome.KILLED),
-        (ENDED, [of_worker("Terminated")], {}, Outcome.TERMINATED),
-        (replace(ENDED, oom_kills=1), [of_worker("Killed")], {}, Outcome.OUT_OF_HOST_MEMORY),
+        (ENDED, [of_worker(9)], {}, Outcome.KILLED),
+        (ENDED, [of_worker(9, RESET)], {}, Outcome.KILLED),
+        (ENDED, [of_worker(9, "'lr'")], {}, Outcome.CRASHED),
+        (ENDED, [of_worker(15)], {}, Outcome.TERMINATED),
+        (replace(ENDED, oom_kills=1), [of_worker(9)], {}, Outcome.OUT_OF_HOST_MEMORY),
         (ENDED, [], {"stderr": ROOT_CAUSE.format(143)}, Outcome.TERMINATED),
         (ENDED, [], {"stderr": ROOT_CAUSE.format(-9)}, Outcome.KILLED),
         (ENDED, [], {"stderr": ROOT_CAUSE.format(1)}, Outcome.CRASHED),
@@ -305,7 +309,7 @@ def test_a_signal_to_any_process_of_a_run_means_the_same_unless_the_script_raise
         (EXIT_143, {}, Outcome.TERMINATED),
         (EXIT_143, {"reports": [DONE]}, Outcome.COMPLETED),
         (replace(ENDED, exit_code=130), {}, Outcome.INTERRUPTED),
-        (ENDED, {"failures": [of_worker("Killed")]}, Outcome.KILLED),
+        (ENDED, {"failures": [of_worker(9)]}, Outcome.KILLED),
         (
             replace(ENDED, exit_code=None, stop=Stop.TIME_LIMIT),
             {"stderr": LAUNCHER_TOLD},  # by brimful
