@@ -255,6 +255,23 @@ def test_brimful_ends_what_a_command_leaves_behind_and_notes_it(tmp_path, monkey
     assert not psutil.pid_exists(left) or psutil.Process(left).status() == psutil.STATUS_ZOMBIE
 
 
+def test_a_forked_child_may_end_by_itself_and_is_named(tmp_path):
+    script = "if os.fork() == 0: time.sleep(1); open('child_done', 'w').close(); os._exit(0)"
+    ended = run(tmp_path, script)
+    assert ended.outcome is Outcome.COMPLETED and (tmp_path / "child_done").exists()
+    assert "brimful waited for 1 process (" in ended.notes[0]
+
+
+def test_a_daemon_that_is_left_running_is_named(tmp_path):
+    options = "env={}, start_new_session=True, stdin=-3, stdout=-3, stderr=-3"
+    script = f"import subprocess; subprocess.Popen(['sleep', '60'], {options})"
+    ended = run(tmp_path, script)
+    (note,) = (note for note in ended.notes if note.startswith("the command left 1 process"))
+    assert "(sleep 60, process " in note
+    os.kill(int(note.rpartition("process ")[2].partition(")")[0]), signal.SIGKILL)
+    assert note.endswith("running")
+
+
 def test_a_memory_error_is_out_of_host_memory_without_torch_too(tmp_path):
     assert run(tmp_path, "bytearray(1 << 62)").outcome is Outcome.OUT_OF_HOST_MEMORY
 
