@@ -8,7 +8,8 @@ of its workers: they pass the signal on, and end when their loader does.
 from __future__ import annotations
 
 import contextlib
-import multiprocessing.process
+import functools
+import multiprocessing
 import os
 import signal
 import sys
@@ -92,34 +93,47 @@ def kill_instead(iterator: Any) -> None:
     """Where multiprocessing or torch would end a worker of this iterator by SIGTERM, which it
     ignores, it is killed."""
     for worker in getattr(iterator, "_workers", ()):
-        worker._popen.terminate = _Kill(iterator, worker._popen)
+        worker._popen.__class__ = _watched(type(worker._popen))
+        # torch ends the workers with the last reference to their iterator
+        worker._popen.iterator = weakref.ref(iterator)
 
 
-class _Kill:
-    def __init__(self, iterator: Any, process: Any):
-        # neither is kept alive: torch ends the workers with the last reference to their iterator
-        self._iterator, self._process = weakref.ref(iterator), weakref.ref(process)
-
-    def __call__(self) -> None:
-        iterator, process = self._iterator(), self._process()
-        if iterator is not None and iterator._worker_pids_set:
-            # else torch raises an error for a worker that was killed
-            torch_signals: Any = sys.modules["torch.utils.data._utils.signal_handling"]
-            torch_signals._remove_worker_pids(id(iterator))
-            iterator._worker_pids_set = False
-        if process is not None:
-            process.killed_here = True
-            process.kill()
+_ended_by: List[int] = []  # the signals that ended workers, but for those killed below
 
 
-def signal_of_a_child() -> int:
-    """The signal that ended a child of multiprocessing whose end nobody has awaited; 0: none. What
-    the parent meets then depends on the moment: torch's own error, or a broken connection."""
-    for child in list(getattr(multiprocessing.process, "_children", ())):
-        ended_by_us = getattr(getattr(child, "_popen", None), "killed_here", False)
-        if not ended_by_us and (child.exitcode or 0) < 0:
-            return -child.exitcode
-    return 0
+@functools.lru_cache(None)
+def _watched(kind: Any) -> Any:
+    if hasattr(kind, "killed_here"):
+        return kind
+
+    class Watched(kind):
+        killed_here = False
+
+        def poll(self, *args: Any) -> Optional[int]:
+            code = super().poll(*args)
+            if (code or 0) < 0 and not self.killed_here:
+                _ended_by.append(-code)
+            return code
+
+        def terminate(self) -> None:
+            iterator = self.iterator()
+            if iterator is not None and iterator._worker_pids_set:
+                # else torch raises an error for a worker that was killed
+                torch_signals: Any = sys.modules["torch.utils.data._utils.signal_handling"]
+                torch_signals._remove_worker_pids(id(iterator))
+                iterator._worker_pids_set = False
+            self.killed_here = True
+            self.kill()
+
+    return Watched
+
+
+def signal_of_a_worker() -> int:
+    """The signal that ended a loader's worker; 0: none. What its parent meets then depends on the
+    moment: torch's error, which may not name it, or a broken connection."""
+    for child in multiprocessing.active_children():  # a child that has ended shows when it is asked
+        child.is_alive()
+    return _ended_by[-1] if _ended_by else 0
 
 
 def number_of(exit_code: Optional[int]) -> int:

@@ -209,7 +209,7 @@ class Failure:
     # without being known by name: `DOES_NOT_FIT`, `SMALLER_FITS`, `ANOTHER_RANK`, or
     # `DOES_NOT_FIT_ELSEWHERE`, or one of `signals.MEANINGS`; "" of all other exceptions.
     meaning: str = ""
-    child_signal: int = 0  # that had ended a child of multiprocessing; 0: none
+    worker_signal: int = 0  # that had ended a loader's worker; 0: none
 
 
 @dataclass(frozen=True)

@@ -52,16 +52,17 @@ _STARTS = re.compile(r"fork|Popen|spawn|start_new_thread")
 _SMALL_BYTES = 1 << 30  # of a mount, assumed; Docker's own is 64 MiB, Linux's half of the memory
 _FULL_SHARE = 0.02  # free of it, or of a disk, assumed
 _SILENT_S = 30.0  # after that error, assumed: longer than a step, and than most of evaluations
-# of the rank that failed first, the last words of torchrun and of subprocess (accelerate): its exit
-# code, or the signal that ended it; or the one that torchrun got
+# of the rank that failed first, the last words of torchrun, of subprocess (accelerate) and of
+# torch.multiprocessing.spawn: its exit code, or the signal that ended it, or the one that torchrun
+# got
 _LAUNCHER_SAYS = re.compile(
     r"exitcode\s*:\s*(-?\d+)|non-zero exit status (\d+)"
-    r"|(?:died with <Signals\.\w+: |Signal (?=\d+ \(SIG)|got signal: )(\d+)"
+    r"|(?:died with <Signals\.\w+: |Signal (?=\d+ \(SIG)|got signal: |terminated with signal )"
+    r"(\d+|SIG[A-Z]+)"
 )
 # what a loader's parent meets once a worker has been killed, by what it did just then
-_WITHOUT_CHILD = re.compile(
-    r"DataLoader worker \(pid|terminated with signal"
-    r"|multiprocessing[/\\](reductions|connection)\.py"
+_WITHOUT_WORKER = re.compile(
+    r"DataLoader worker \(pid|multiprocessing[/\\](reductions|connection)\.py"
 )
 _KILLED = "killed, probably for memory"
 _BY_KERNEL = "killed by the kernel for host memory (its oom-kill counter moved)"
@@ -350,12 +351,15 @@ def _signal_of(
         return _Signal(0)
     if fatal is not None:
         words = f"{fatal.failure.traceback}\n{fatal.failure.message}"
-        if fatal.failure.child_signal and _WITHOUT_CHILD.search(words):
-            return _Signal(fatal.failure.child_signal, ": a worker of a loader")
+        if fatal.failure.worker_signal and _WITHOUT_WORKER.search(words):
+            return _Signal(fatal.failure.worker_signal, ": a worker of a loader")
         if not follows(fatal.failure):
             return _Signal(0)
     for exit_code, another, number in reversed(_LAUNCHER_SAYS.findall(stderr_tail)):
-        number = int(number or number_of(int(exit_code or another)))
+        if number:
+            number = signal.Signals[number] if number.startswith("SIG") else int(number)
+        else:
+            number = number_of(int(exit_code or another))
         return _Signal(number or _told(reported), ": one of its ranks")
     return _Signal(number_of(ending.exit_code) or _told(reported))
 

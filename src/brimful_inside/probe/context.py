@@ -166,7 +166,10 @@ def guarded(function: Function) -> Function:
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
-        except Exception:
+        except Exception as error:
+            # torch's, of a worker that died, raised wherever the main thread is
+            if str(error).startswith("DataLoader worker (pid"):
+                raise
             note_own_error(function.__qualname__)
             return None
 

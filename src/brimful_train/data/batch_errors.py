@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 
 from brimful.errors import BrimfulError, CommandFailed, DoesNotFit
-from brimful_inside.signals import signal_of_a_child
+from brimful_inside.signals import signal_of_a_worker
 from brimful_inside.simulator.oom_patterns import HOST, match_oom, qualified_name
 
 # torch.utils.data on a dead worker: its SIGCHLD handler's words, which raises wherever the main
@@ -70,7 +70,7 @@ def dead_worker(error: BaseException) -> BrimfulError | None:
     """What a training ends with where `error` is of a loader's dead worker; None for any other
     error.
     """
-    if isinstance(error, OSError | EOFError) and (number := signal_of_a_child()):
+    if isinstance(error, OSError | EOFError) and (number := signal_of_a_worker()):
         return WorkerDied(
             f"A worker of the loader was ended by signal {number} while it handed over a batch.",
             f"One that the system killed for want of memory prints nothing. {_KEPT}",

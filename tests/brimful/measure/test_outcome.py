@@ -249,7 +249,7 @@ RESET = "[Errno 104] Connection reset by peer, in multiprocessing/connection.py"
 
 def of_worker(number: int, words: str = DEAD) -> RankFailure:
     rank, failure = failed("crashed", "RuntimeError", words)
-    return RankFailure(rank, replace(failure, child_signal=number))
+    return RankFailure(rank, replace(failure, worker_signal=number))
 
 
 ROOT_CAUSE = """
@@ -280,6 +280,7 @@ LAUNCHER_TOLD = "api.SignalException: Process 7 got signal: 15"
         (ENDED, [TOLD, PEER], {}, Outcome.TERMINATED),
         (ENDED, [of_worker(9)], {}, Outcome.KILLED),
         (ENDED, [of_worker(9, RESET)], {}, Outcome.KILLED),
+        (ENDED, [of_worker(9, "DataLoader worker (pid(s) 7) exited")], {}, Outcome.KILLED),
         (ENDED, [of_worker(9, "'lr'")], {}, Outcome.CRASHED),
         (ENDED, [of_worker(15)], {}, Outcome.TERMINATED),
         (replace(ENDED, oom_kills=1), [of_worker(9)], {}, Outcome.OUT_OF_HOST_MEMORY),
@@ -288,6 +289,7 @@ LAUNCHER_TOLD = "api.SignalException: Process 7 got signal: 15"
         (ENDED, [], {"stderr": ROOT_CAUSE.format(1)}, Outcome.CRASHED),
         (ENDED, [], {"stderr": LAUNCHER_TOLD}, Outcome.TERMINATED),
         (ENDED, [], {"stderr": "returned non-zero exit status 143."}, Outcome.TERMINATED),
+        (ENDED, [PEER], {"stderr": "terminated with signal SIGTERM"}, Outcome.TERMINATED),
         (ENDED, [], {"stderr": "died with <Signals.SIGTERM: 15>."}, Outcome.TERMINATED),
         (ENDED, [OWN], {"stderr": LAUNCHER_TOLD}, Outcome.CRASHED),
         (CLEAN, [], {"stderr": ROOT_CAUSE.format(-9)}, Outcome.COMPLETED),  # torchrun began anew

@@ -17,7 +17,7 @@ from brimful_inside import Refused
 from brimful_inside.probe.batch_size import user_code
 from brimful_inside.probe.context import call_probe, current_context, guarded
 from brimful_inside.probe.passes import Ended
-from brimful_inside.signals import signal_of_a_child
+from brimful_inside.signals import signal_of_a_worker
 from brimful_inside.simulator import oom_patterns
 from brimful_inside.wire import Failure
 
@@ -265,7 +265,7 @@ class Failures:
             after_measured=after,
             meaning=str(getattr(error, "brimful_meaning", "")),
             raised_by=whose,
-            child_signal=signal_of_a_child(),
+            worker_signal=signal_of_a_worker(),
         )
 
 
