@@ -86,7 +86,8 @@ def _tell_rank(number: int, frame: Any) -> None:
     terminal, and which counts twice there; nor what only announces an end."""
     rank = multiprocessing.parent_process()
     if number in (signal.SIGTERM, signal.SIGHUP) and rank is not None and rank.is_alive():
-        os.kill(int(rank.pid or 0), number)
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            os.kill(int(rank.pid or 0), number)
 
 
 def kill_instead(iterator: Any) -> None:

@@ -4,10 +4,12 @@ script needs a real card.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import linecache
 import os
 import re
+import signal
 import sys
 import threading
 import traceback
@@ -196,6 +198,9 @@ class Failures:
         """
         if id(error) in self._reported or isinstance(error, _INTERRUPTS):
             return
+        with contextlib.suppress(ValueError):  # in another thread than the main one
+            # torch's handler raises an error for a worker that died, which would end the report
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._reported.append(id(error))
         pending, self._pending = self._pending, None
         failure = self._failure(error, caught=False)
