@@ -1,10 +1,12 @@
 """Trainings that are killed at random moments and started again until they end:
 `python -m bench.kills`.
 
-Two things are killed. The engine: whose process gets SIGKILL after a number of steps, after a time,
-or while a checkpoint is being written. And `brimful run`: brimful, a process of its command, all of
-them at once (as when a machine goes down), or brimful is told to end (SIGTERM); half of these kills
-hit a script without torch, whose start takes a tenth of the time. Then the same command is given
+Two things are killed. The engine: all of its processes, or a loader's worker, get SIGKILL after a
+number of steps, after a time, or while a checkpoint is being written; or all are told to end
+(SIGTERM, as by scancel). And `brimful run`: brimful, a process of its command, a worker, or all of
+them at once (as when a machine goes down); or brimful, or all of them, are told to end. Half of
+these kills hit a script without torch, whose start takes a tenth of the time. What was told to end
+must end with 143, the engine after a checkpoint of its last step. Then the same command is given
 again, at once or after all of its processes are gone. What is checked of every training: each life
 goes on from the newest checkpoint, no checkpoint is written twice, no two lives train at a time,
 the last state is, bit for bit, that of a training that was left alone, and no process stays.
@@ -30,7 +32,9 @@ from bench.kills_train import CHECKPOINTS, LOG, STEPS, newest
 TRAIN = (sys.executable, str(harness.ROOT / "bench" / "kills_train.py"))
 RUN = (sys.executable, "-m", "brimful", "run", "--device", "cpu", "--plan", "none")
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-MOMENTS, KILLED = ("step", "step", "time"), ("brimful", "a process", "all", "told to end")
+MOMENTS = ("step", "step", "time")
+WORKER, TOLD, ALL_TOLD = "a worker", "told to end", "all told to end"
+KILLED = ("brimful", "a process", "all", TOLD, ALL_TOLD)
 KILLS_OF_ONE = 6  # trainings with more would seldom come further than the one before
 LIFE_S, GONE_S = 180.0, 20.0  # assumed: what takes longer hangs, or stays
 _MARK = "BENCH_KILLS"
@@ -58,10 +62,15 @@ class Kind(NamedTuple):
 
 KINDS = {
     "engine": Kind(
-        (*TRAIN, "--engine"), 0.5, 5.0, ("step", "time", "writing"), ("all",), "--forget"
+        (*TRAIN, "--engine"),
+        0.5,
+        5.0,
+        ("step", "time", "writing"),
+        ("all", WORKER, ALL_TOLD),
+        "--forget",
     ),
     "without torch": Kind(TRAIN, 0.25, 1.5),
-    "torch": Kind((*TRAIN, "--torch"), 0.125, 6.0),
+    "torch": Kind((*TRAIN, "--torch"), 0.125, 6.0, killed=(*KILLED, WORKER)),
     "torch on two ranks": Kind((sys.executable, *TORCHRUN, TRAIN[1], "--torch"), 0.125, 12.0),
 }
 
@@ -107,6 +116,15 @@ class Training:
             if is_marked and int(path.parent.name) != but:
                 marked.append(int(path.parent.name))
         return marked
+
+    def workers(self) -> list[int]:
+        """Of loaders: forked, so that they have the words of their parents."""
+        words = {}
+        for pid in self.processes():
+            with contextlib.suppress(OSError):
+                stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                words[pid] = int(stat[1]), Path(f"/proc/{pid}/cmdline").read_bytes()
+        return [pid for pid, (ppid, line) in words.items() if words.get(ppid, (0, b""))[1] == line]
 
     def require_all_gone(self) -> None:
         if not wait(lambda: not self.processes(), GONE_S):
@@ -156,11 +174,20 @@ def kill(
     time.sleep(draw.random() * (kind.starts_s if by == "time" else 0.006))
     if kind.by_brimful:
         until(lambda: training.processes(started.pid))
-    theirs, whom = training.processes(started.pid), draw.choice(kind.killed)
+    whom = draw.choice(kind.killed)
+    if whom == WORKER:
+        until(training.workers)
+    theirs, workers = training.processes(started.pid), training.workers()
     if started.poll() is not None or (kind.by_brimful and not theirs):
         return None
-    targets = {"a process": theirs and [draw.choice(theirs)], "all": [started.pid, *theirs]}
-    number = signal.SIGTERM if whom == "told to end" else signal.SIGKILL
+    everybody = [*workers, *(pid for pid in (*theirs, started.pid) if pid not in workers)]
+    targets = {
+        "a process": theirs and [draw.choice(theirs)],
+        "all": [started.pid, *theirs],
+        ALL_TOLD: everybody,
+        WORKER: workers[:1],
+    }
+    number = signal.SIGTERM if whom in (TOLD, ALL_TOLD) else signal.SIGKILL
     for pid in targets.get(whom, [started.pid]):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
@@ -180,6 +207,8 @@ def train(folder: Path, kind: str, draw: random.Random, kills: int, *flags: str)
         code = training.end(started)
         if killed is not None:
             done.append(killed)
+        if killed is not None and killed["whom"] in (TOLD, ALL_TOLD):
+            training.wrong += wrong_after_told(training, killed, code)
         if killed is not None and code != 0:  # 0: what was killed was no part of the training
             if killed["again"] == "later":
                 training.require_all_gone()
@@ -197,6 +226,17 @@ def train(folder: Path, kind: str, draw: random.Random, kills: int, *flags: str)
     state = newest(training.folder / CHECKPOINTS)
     found = {"kills": done, "refused": refused, "state": state, "wrong": training.wrong}
     return {"kind": kind, **found}
+
+
+def wrong_after_told(training: Training, killed: dict[str, Any], code: int) -> list[str]:
+    """0: it had come to its end; by the signal itself: it had not begun to train."""
+    steps, begun = training.steps(), any(event == "step" for event, _, _ in training.log())
+    if code not in ((0, 143) if begun and killed["by"] != "time" else (0, 143, -signal.SIGTERM)):
+        return [f"told to end at step {killed['step']}, it ended with {code}"]
+    last = newest(training.folder / CHECKPOINTS)[0]
+    if code == 143 and not training.kind.by_brimful and last < steps:
+        return [f"told to end in step {steps}, it ended with a checkpoint of step {last}"]
+    return []
 
 
 def wrong_in(log: Sequence[tuple[str, int, int]]) -> list[str]:

@@ -1,6 +1,7 @@
 """What `bench.kills` kills: a training of a few milliseconds a step, by the engine, or by a loop
-without torch or with it, on one rank or several. It keeps numbered checkpoints, of which none is
-ever written twice where nothing is lost, and a log to which all of its lives append.
+without torch or with it, on one rank or several; a loader's worker makes the batches of the engine
+and of one rank. It keeps numbered checkpoints, of which none is ever written twice where nothing is
+lost, and a log to which all of its lives append.
 
 The engine goes on from its newest checkpoint by itself, a loop behind `--resume last`; else it
 begins anew, as most scripts do. `--forget`: the engine goes on without its random state.
@@ -64,6 +65,22 @@ def digests(state: list[float]) -> Iterator[list[float]]:
         yield state
 
 
+class Drawn:
+    """A data set without an end: the batch of each step and rank, from one step on."""
+
+    def __init__(self, step: int):
+        self.step = step
+
+    def __len__(self) -> int:
+        return STEPS
+
+    def __getitem__(self, index: int) -> Any:
+        import torch
+
+        seed = (self.step + index) * _RANKS + _RANK
+        return torch.randn(8, 4, generator=torch.Generator().manual_seed(seed))
+
+
 def weights(state: list[float], step: int) -> Iterator[list[float]]:
     """The states of a model whose gradients are averaged over the ranks."""
     import torch
@@ -76,14 +93,14 @@ def weights(state: list[float], step: int) -> Iterator[list[float]]:
     with torch.no_grad():
         model.weight.copy_(torch.tensor([state or [0.0] * 4]))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    while True:
-        x = torch.randn(8, 4, generator=torch.Generator().manual_seed(step * _RANKS + _RANK))
+    for x in torch.utils.data.DataLoader(
+        Drawn(step), batch_size=None, num_workers=int(_RANKS == 1)
+    ):
         optimizer.zero_grad()
         (model(x) - x.sum(1, keepdim=True)).square().mean().backward()
         if _RANKS > 1:
             dist.all_reduce(model.weight.grad)
         optimizer.step()
-        step += 1
         yield model.weight.detach().flatten().tolist()
 
 
@@ -96,12 +113,13 @@ def by_engine(begun_at: int) -> None:
     from torch import nn
 
     from brimful_train import (
-        Arrays,
         BatchingConfig,
         CheckpointConfig,
         Config,
+        DataConfig,
         OptimizerConfig,
         Task,
+        exit_codes,
         fit,
     )
     from brimful_train.rng_state import Randomness
@@ -125,9 +143,12 @@ def by_engine(begun_at: int) -> None:
         batch=BatchingConfig(micro_batch=MICRO_BATCH, accumulation=ACCUMULATION),
         optimizer=OptimizerConfig(lr=1e-2),
         checkpoints=CheckpointConfig(every_epochs=None, every_steps=CHECKPOINT_EVERY),
+        data=DataConfig(workers=1),
         log_every_s=1e6,
     )
-    fit(Task("kills", nn.Sequential(*layers), loss, Arrays(x, y)), config)
+    with exit_codes():
+        data = torch.utils.data.TensorDataset(x, y)
+        fit(Task("kills", nn.Sequential(*layers), loss, data), config)
 
 
 def main() -> None:

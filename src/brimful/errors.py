@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from brimful import masking
+from brimful_inside import signals
 
 HOME_VARIABLE = "BRIMFUL_HOME"  # names the folder that brimful keeps its own files in
 
@@ -200,6 +201,7 @@ class WireUnreadable(BrimfulError):
 class Interrupted(BrimfulError):
     """Ctrl-C. Children are ended and the record is kept before this reaches the command line."""
 
+    brimful_meaning = signals.INTERRUPTED  # `brimful_inside.wire.Failure.meaning`
     exit_code = 130
     defaults = ("Interrupted.", "", "")
 
@@ -207,8 +209,15 @@ class Interrupted(BrimfulError):
 class Terminated(BrimfulError):
     """SIGTERM, as a cluster sends before it takes a machine away."""
 
+    brimful_meaning = signals.TERMINATED  # `brimful_inside.wire.Failure.meaning`
     exit_code = 143
     defaults = ("Terminated.", "", "")
+
+
+# What a process that was told to end ends with, by the meaning of the signal.
+TOLD_TO_END: dict[str, type[BrimfulError]] = {
+    kind.brimful_meaning: kind for kind in (Interrupted, Terminated)
+}
 
 
 # What ends a search before its end: what is known by then is the answer.

@@ -1,10 +1,15 @@
 """The table of outcomes: for each the words that people read, the exit code of a run that ends so,
 and what follows from it.
+
+What a signal means stands in `brimful_inside.signals`, what it makes of an ending below: a process
+that was told to end is no failure, and the same command goes on after it.
 """
 
 from typing import NamedTuple
 
+from brimful.errors import TOLD_TO_END, BrimfulError
 from brimful.values import Outcome
+from brimful_inside.signals import MEANINGS
 
 
 class _Row(NamedTuple):
@@ -16,6 +21,8 @@ class _Row(NamedTuple):
     # of a resource that a smaller size is no remedy for, what is one
     remedy: str = ""
     stopped: bool = False  # from outside: the same command again may go on where it was
+    # a signal asked for it: what a search that met it ends with
+    told_to_end: type[BrimfulError] | None = None
 
 
 OUTCOMES = {
@@ -53,13 +60,20 @@ OUTCOMES = {
     Outcome.UNSUPPORTED: _Row("not supported"),
     Outcome.PROBE_NOT_LOADED: _Row("the probe was not loaded"),
     Outcome.NO_STEP: _Row("no optimizer stepped", script_failed=True),
-    Outcome.INTERRUPTED: _Row("interrupted", 130, stopped=True),
-    Outcome.TERMINATED: _Row("terminated", 143, stopped=True),
+    **{
+        Outcome(meaning): _Row(meaning, kind.exit_code, stopped=True, told_to_end=kind)
+        for meaning, kind in TOLD_TO_END.items()
+    },
 }
 OUT_OF_MEMORY = tuple(outcome for outcome, row in OUTCOMES.items() if row.out_of_memory)
 EXHAUSTED = tuple(outcome for outcome, row in OUTCOMES.items() if row.remedy)
 STOPPED = (*EXHAUSTED, *(outcome for outcome, row in OUTCOMES.items() if row.stopped))
 SCRIPT_FAILED = tuple(outcome for outcome, row in OUTCOMES.items() if row.script_failed)
+
+
+def of_signal(number: int) -> Outcome:
+    """Of a process that this signal ended, or that ended itself because of it."""
+    return Outcome(MEANINGS[number]) if number in MEANINGS else Outcome.KILLED
 
 
 def remedy(outcome: Outcome) -> str:

@@ -257,19 +257,21 @@ def _run_of(entries: list[Entry], last: dict[type, Any], folder: Path) -> values
     begun, ended = last.get(values.AttemptStarted), last.get(values.RunEnded)
     if ended is not None or begun is None or begun.number in [a.number for a in attempts]:
         return values.Run(started, attempts, ended)
-    return values.Run(started, attempts, None, begun, steps_of(folder / begun.folder))
+    return values.Run(started, attempts, None, begun, *reached(folder / begun.folder))
 
 
-def steps_of(attempt: Path) -> int | None:
-    """The steps that the processes of an attempt reported before they were cut off. None where they
-    may have trained unseen: without torch, or by an optimizer that is none of torch's.
+def reached(attempt: Path) -> tuple[int | None, bool]:
+    """The steps that the processes of an attempt reported before they were cut off, and whether the
+    script goes on from its own newest checkpoint. None where they may have trained unseen: without
+    torch, or by an optimizer that is none of torch's.
     """
     paths = [*attempt.glob("wire-*.jsonl"), *attempt.glob("latest-*.jsonl")]
     events = [event for path in paths for event in read_wire_leniently(path)[0]]
     steps = max((e.steps for e in events if isinstance(e, wire.Progress | wire.Report)), default=0)
     unseen = any(isinstance(e, wire.Progress) and e.backward_passes for e in events)
     has_torch = any(isinstance(event, wire.TorchImported) for event in events)
-    return steps or (0 if has_torch and not unseen else None)
+    by_itself = any(e.resumes_itself for e in events if isinstance(e, wire.Report))
+    return steps or (0 if has_torch and not unseen else None), by_itself
 
 
 def _find(path_or_id: Path | str, home: Path | str | None) -> Path:

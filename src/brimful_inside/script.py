@@ -82,6 +82,13 @@ def ends_with(error: BaseException) -> None:
     call_probe("failures.left_the_script", error)
 
 
+def resumes_by_itself() -> None:
+    """The script goes on from its own newest checkpoint wherever it is started again."""
+    context = current_context()
+    if context is not None:
+        context.resumes_itself = True
+
+
 def report_loss(loss: Optional[float]) -> None:
     """The loss as the training means it, a mean over all ranks, on the host: shown from the first
     call on in place of what backward() is called on, which may be scaled or a part of the mean.

@@ -31,6 +31,8 @@ DOES_NOT_FIT_ELSEWHERE = "does-not-fit-elsewhere"  # the same, and for memory as
 CANNOT_RUN = "the imaginary GPU cannot run"
 # in a trial's folder, by process: its scans of the data sets, for later trials
 SCANS_FILE = "scans-%s.jsonl"
+# in the folder of a whole run: the number of each signal that its first process handled, a byte
+SIGNALS_FILE = "signals"
 ALONE_VARIABLE = "BRIMFUL_ALONE"  # set for one rank of many that is started without the others
 
 
@@ -132,8 +134,8 @@ class ProcessStarted:
     """The first event of each process."""
 
     pid: int
-    # "launcher" (torchrun, accelerate launch, a shell's python), "rank" or "worker" (of a
-    # DataLoader, a pool)
+    # "launcher" (torchrun, accelerate launch, a shell's python), "rank", "worker" (of a DataLoader,
+    # a pool), or "child", forked or spawned, which may be anything else
     role: str
     rank: int
     argv: List[str]
@@ -205,8 +207,9 @@ class Failure:
     raised_by: str = "script"
     # The attribute `brimful_meaning` of the exception, by which a library says what its error means
     # without being known by name: `DOES_NOT_FIT`, `SMALLER_FITS`, `ANOTHER_RANK`, or
-    # `DOES_NOT_FIT_ELSEWHERE`; "" of all other exceptions.
+    # `DOES_NOT_FIT_ELSEWHERE`, or one of `signals.MEANINGS`; "" of all other exceptions.
     meaning: str = ""
+    worker_signal: int = 0  # that had ended a loader's worker; 0: none
 
 
 @dataclass(frozen=True)
@@ -441,6 +444,8 @@ class Report:
     asked: List[Asked] = field(default_factory=list)  # in audits, of the first rank
     # as the script reports it, where its data has fewer samples
     batch_asked: Optional[int] = None
+    # wherever it is started again, it goes on from its own newest checkpoint, as it reports
+    resumes_itself: bool = False
     # the package of environments that the script may play in, where no loader gave training data
     environments: Optional[str] = None
     # whether a DataLoader gave no batch, and none did over its data

@@ -7,20 +7,21 @@ import math
 import os
 import signal as signals
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
 from types import FrameType
 
 import torch
 
-from brimful.errors import BrimfulError, DoesNotFit, Interrupted, Terminated
+from brimful.errors import TOLD_TO_END, BrimfulError, DoesNotFit, Interrupted
 from brimful.values import EffectiveSetting
 from brimful_inside import script
 from brimful_inside.script import ends_with
+from brimful_inside.signals import ENDING, MEANINGS, handled_by
 from brimful_train.config import Config
+from brimful_train.data.batch_errors import dead_worker
 from brimful_train.data.epoch_sampler import Position
 from brimful_train.data.pipeline import StepData
 from brimful_train.distributed.parallel import shards
@@ -77,14 +78,28 @@ def fit(task: Task, config: Config, peaks: Peaks | None = None) -> Result:
             with closing(training):
                 training.resume()
                 return training.run()
-    except BaseException:
+    except BaseException as error:
         ranks.announce(BROKEN)
-        raise
+        known = _in_words(error)
+        if known is None:
+            raise
+        raise known from error
     finally:
         torch.backends.cudnn.benchmark = benchmark
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
         ranks.close()
+
+
+def _in_words(error: BaseException) -> BrimfulError | None:
+    """Of what comes from outside, wherever the training is; None for all other errors."""
+    if isinstance(error, KeyboardInterrupt):
+        return Interrupted(
+            "Interrupted a second time: the training ended at once.",
+            "Steps after the last checkpoint are lost; those that were written are whole.",
+            "The same command goes on from the last one.",
+        )
+    return dead_worker(error)
 
 
 @contextmanager
@@ -107,30 +122,21 @@ def exit_codes() -> Iterator[None]:
 
 
 class Stop:
-    """`signal`: the number of the first SIGTERM or SIGINT, once there was one."""
+    """`signal`: the number of the first SIGTERM, SIGINT or SIGHUP, once there was one."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
         self._interrupts = 0
 
-    @contextmanager
-    def noticing(self) -> Iterator[None]:
-        """Meanwhile SIGTERM and SIGINT are noted instead of ending the process, so that a training
+    def noticing(self) -> AbstractContextManager[None]:
+        """Meanwhile signals to end are noted instead of ending the process, so that a training
         finishes its step and writes a checkpoint first.
 
         A second SIGINT raises KeyboardInterrupt, for those who do not want to wait; a second
         SIGTERM changes nothing, since clusters repeat it. Signals reach a process's main thread
         alone: in any other thread nothing is caught.
         """
-        in_main = threading.current_thread() is threading.main_thread()
-        caught = (signals.SIGTERM, signals.SIGINT) if in_main else ()
-        before = {number: signals.signal(number, self._note) for number in caught}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                # None is a handler that was not installed from Python, which cannot put it back
-                signals.signal(number, signals.SIG_DFL if handler is None else handler)
+        return handled_by(self._note, ENDING)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._interrupts += number == signals.SIGINT
@@ -269,8 +275,7 @@ class _Training:
             state.save(score, facts, must=bool(over or done.signal))
         if done.signal:
             state.write_statistics()
-            kind = Interrupted if done.signal == signals.SIGINT else Terminated
-            raise kind(
+            raise TOLD_TO_END[MEANINGS[done.signal]](
                 f"Stopped by {signals.Signals(done.signal).name} after a checkpoint.",
                 suggestion=f"The same command goes on from it: {state.checkpoints.folder}.",
             )

@@ -3,6 +3,7 @@ agree before a training goes on from one.
 """
 
 import dataclasses
+import signal
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -13,7 +14,8 @@ from torch import nn
 from brimful.errors import DiskFull, UsageError
 from brimful.measure import host
 from brimful.units import counted
-from brimful_inside.script import keeps_writes_out
+from brimful_inside.script import keeps_writes_out, resumes_by_itself
+from brimful_inside.signals import held_back
 from brimful_train.checkpoints.checkpoint import Loaded
 from brimful_train.checkpoints.folder import Checkpoints
 from brimful_train.config import Config
@@ -119,6 +121,8 @@ class TrainingState:
 
     def resume(self) -> None:
         """Goes on from the checkpoint that the config asks for."""
+        if self.config.checkpoints.resume == "auto":
+            resumes_by_itself()
         loaded = self._checkpoint() if self.ranks.first else None
         folder = self.ranks.from_first(None if loaded is None else loaded.folder)
         if folder is not None:
@@ -202,7 +206,11 @@ class TrainingState:
         tree = self._tree()
         if self.ranks.first:
             try:
-                path = self.checkpoints.save(tree, step=step, score=score, best=self.best.direction)
+                # torch raises an error at a worker's end, wherever the main thread is
+                with held_back([signal.SIGCHLD]):
+                    path = self.checkpoints.save(
+                        tree, step=step, score=score, best=self.best.direction
+                    )
                 if self.restart is not None:
                     self.restart.note_checkpoint(path)
                 self.log.event("checkpoint", path=str(path), step=step, score=score)

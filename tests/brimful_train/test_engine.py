@@ -32,7 +32,9 @@ from brimful_train import (
     fit,
 )
 from brimful_train.checkpoints import checkpoint as whole
+from brimful_train.checkpoints.checkpoint import Disk
 from brimful_train.data import pipeline
+from brimful_train.data.batch_errors import WorkerDied
 from brimful_train.engine import Stop
 from brimful_train.reporting.progress_log import finite_or_none
 from tests.brimful_train.ledger import (
@@ -369,6 +371,43 @@ def test_a_second_interrupt_ends_at_once_and_a_repeated_termination_changes_noth
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
         assert stop.signal == signal.SIGTERM
+
+
+def test_a_second_interrupt_of_a_training_is_told_in_a_sentence(tmp_path):
+    base = network_task()
+
+    def loss(model, batch):
+        for _ in range(2):
+            signal.raise_signal(signal.SIGINT)
+        return base.loss(model, batch)
+
+    with pytest.raises(Interrupted, match="second time") as caught:
+        fit(dataclasses.replace(base, loss=loss), network_config(tmp_path))
+    assert caught.value.exit_code == 130 and signal.getsignal(signal.SIGINT) is not None
+
+
+def test_a_worker_that_dies_while_a_checkpoint_is_written_leaves_it_whole(tmp_path, monkeypatch):
+    """Torch's handler raises an error wherever the main thread is."""
+    real = Disk.remove
+
+    def remove(disk, folder):
+        signal.raise_signal(signal.SIGCHLD)
+        real(disk, folder)
+
+    def dies(number, frame):
+        raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. ")
+
+    monkeypatch.setattr(Disk, "remove", remove)
+    before = signal.signal(signal.SIGCHLD, dies)
+    config = network_config(
+        tmp_path, checkpoints=CheckpointConfig(every_epochs=None, every_steps=2, keep_last=1)
+    )
+    try:
+        with pytest.raises(WorkerDied, match="killed by signal: Killed"):
+            fit(network_task(), config)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert not [*(tmp_path / "checkpoints").glob(".*")] and steps_written(tmp_path) == 4
 
 
 def test_the_handlers_that_were_there_are_put_back_also_after_an_error():

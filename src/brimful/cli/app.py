@@ -766,10 +766,7 @@ def _end_children_on_signals() -> None:
 
 
 def _terminate(number: int, frame: object) -> None:
-    raise Terminated(
-        problem=f"terminated ({signal.Signals(number).name})",
-        explanation="brimful ended its children and keeps the record",
-    )
+    raise Terminated(f"terminated ({signal.Signals(number).name})")
 
 
 def _parse(ours: list[str], words: list[str]) -> tuple[Callable[..., Any], Any]:

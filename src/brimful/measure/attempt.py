@@ -109,7 +109,5 @@ def _notes(ending: Ending, reported: gather.Reported) -> list[str]:
         "report before that": gather.left_at_once(reported.reports) and ending.exit_code == 0,
         f"{counted(reported.damaged_files, 'report')} of its processes are damaged; brimful read "
         "what it could": reported.damaged_files,
-        f"brimful ended {counted(ending.left_behind, 'process', 'processes')} that the command "
-        "left behind": ending.left_behind,
     }
-    return [note for note, is_so in notes.items() if is_so]
+    return [*(note for note, is_so in notes.items() if is_so), *ending.left_behind]

@@ -44,6 +44,7 @@ class Reported:
     failures: tuple[RankFailure, ...]  # by rank, in the order in which each reported them
     roles: tuple[str, ...]  # of each process that reported in
     damaged_files: int = 0
+    signals: tuple[int, ...] = ()  # that the command's first process handled, in their order
 
     @property
     def steps(self) -> int:
@@ -68,7 +69,8 @@ def of_run(folder: Path) -> Reported:
             events += [event for newest in latest for event in codec.read_wire_leniently(newest)[0]]
         events_by_process += map(_with_all_steps, _by_process(events))
         damaged += not whole
-    return gathered(events_by_process, damaged)
+    signals = tuple(tail(folder / wire.SIGNALS_FILE).encode("latin-1"))
+    return replace(gathered(events_by_process, damaged), signals=signals)
 
 
 def _by_process(events: Sequence[Any]) -> list[list[Any]]:

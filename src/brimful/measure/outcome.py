@@ -19,10 +19,11 @@ from brimful.measure import gather, host
 from brimful.measure.gather import RankFailure, Reported
 from brimful.measure.output import tail
 from brimful.measure.supervisor import Ending, Stop
-from brimful.outcomes import EXHAUSTED, OUT_OF_MEMORY
+from brimful.outcomes import EXHAUSTED, OUT_OF_MEMORY, of_signal
 from brimful.units import format_bytes
 from brimful.values import Failure, Outcome
 from brimful_inside import wire
+from brimful_inside.signals import ENDING, MEANINGS, number_of
 from brimful_inside.simulator.oom_patterns import (
     CONSEQUENCE,
     DESCRIPTORS,
@@ -51,9 +52,20 @@ _STARTS = re.compile(r"fork|Popen|spawn|start_new_thread")
 _SMALL_BYTES = 1 << 30  # of a mount, assumed; Docker's own is 64 MiB, Linux's half of the memory
 _FULL_SHARE = 0.02  # free of it, or of a disk, assumed
 _SILENT_S = 30.0  # after that error, assumed: longer than a step, and than most of evaluations
-# torchrun's words for a rank that was killed
-_RANK_KILLED = re.compile(r"exitcode\s*:\s*-9\b|Signal 9 \(SIGKILL\)")
+# of the rank that failed first, the last words of torchrun, of subprocess (accelerate) and of
+# torch.multiprocessing.spawn: its exit code, or the signal that ended it, or the one that torchrun
+# got
+_LAUNCHER_SAYS = re.compile(
+    r"exitcode\s*:\s*(-?\d+)|non-zero exit status (\d+)"
+    r"|(?:died with <Signals\.\w+: |Signal (?=\d+ \(SIG)|got signal: |terminated with signal )"
+    r"(\d+|SIG[A-Z]+)"
+)
+# what a loader's parent meets once a worker has been killed, by what it did just then
+_WITHOUT_WORKER = re.compile(
+    r"DataLoader worker \(pid|multiprocessing[/\\](reductions|connection)\.py"
+)
 _KILLED = "killed, probably for memory"
+_BY_KERNEL = "killed by the kernel for host memory (its oom-kill counter moved)"
 _NOT_FOR_MEMORY = (
     "killed, not by this machine's kernel for memory (its oom-kill counter did not move)"
 )
@@ -69,16 +81,19 @@ class Cause(NamedTuple):
     sentence: str | None = None  # where there is more to say
 
 
+class _Signal(NamedTuple):
+    number: int  # 0: none
+    of: str = ""  # whom it ended, behind a colon, where that was not the command itself
+
+
 def of_trial(
     ending: Ending, reported: Reported, stderr_tail: str, probe_error: str | None = None
 ) -> Cause:
     """`probe_error`: the last line of why the probe could not be loaded into one of the
     processes.
     """
-    if ending.stop is Stop.INTERRUPT:
-        return Cause(Outcome.INTERRUPTED)
-    if ending.stop is Stop.TERMINATE:
-        return Cause(Outcome.TERMINATED)
+    if ending.stop in (Stop.INTERRUPT, Stop.TERMINATE):
+        return Cause(Outcome(ending.stop))
     if ending.stop is Stop.HOST_LIMIT:
         return Cause(Outcome.OUT_OF_HOST_MEMORY, None, _ENDED_IT + "the budget")
     if (swallowed := _swallowed(reported)) is not None:
@@ -96,14 +111,17 @@ def of_trial(
         if fatal is not None and fatal.failure.raised_by != "ended":
             sentence = _after_measured(fatal.failure)
         return Cause(Outcome.COMPLETED, fatal, sentence)
+    by = _signal_of(ending, reported, fatal, stderr_tail)
+    if (told := _told_to_end(fatal, by)) is not None:
+        return told
     exhausted = _exhausted(fatal, stderr_tail)
     if exhausted is not None and ending.exit_code != 0:
         return exhausted
     if ending.stop is Stop.TIME_LIMIT:
         return Cause(Outcome.TIMED_OUT, fatal)
     if fatal is not None:
-        return Cause(Outcome.CRASHED, fatal)
-    return _from_outside(ending, stderr_tail) or _without_words(ending, reported, probe_error)
+        return _killed(ending, by, fatal) if by.number else Cause(Outcome.CRASHED, fatal)
+    return _from_outside(ending, by, stderr_tail) or _without_words(ending, reported, probe_error)
 
 
 def of_run(
@@ -114,9 +132,13 @@ def of_run(
         return Cause(Outcome.OUT_OF_HOST_MEMORY, None, _ENDED_IT + "--host-limit")
     if by_signal is not None:
         return Cause(by_signal)
-    if ending.exit_code == 0:
-        return Cause(Outcome.COMPLETED)
     fatal = _gravest(reported.failures)
+    if ending.exit_code == 0:
+        told = _told(reported)  # as Lightning ends after SIGTERM
+        return Cause(of_signal(told) if told else Outcome.COMPLETED)
+    by = _signal_of(ending, reported, fatal, stderr_tail)
+    if (cause := _told_to_end(fatal, by)) is not None:
+        return cause
     if (exhausted := _exhausted(fatal, stderr_tail)) is not None:
         return exhausted
     if fatal is None or (follows(fatal.failure) and not is_for_memory(fatal.failure)):
@@ -125,12 +147,14 @@ def of_run(
         )
         # the script gave up over it
         fatal = next((f for f in caught if f.failure.step >= reported.steps), None)
+    if fatal is not None and by.number:
+        return _killed(ending, by, fatal)
     if fatal is not None:
         on_host = all(report.device == "cpu" for report in reported.reports)
         missing = Outcome.OUT_OF_HOST_MEMORY if on_host else Outcome.OUT_OF_DEVICE_MEMORY
         otherwise = missing if is_for_memory(fatal.failure) else Outcome.CRASHED
         return Cause(_MEMORY_KINDS.get(fatal.failure.kind, otherwise), fatal)
-    return _from_outside(ending, stderr_tail) or Cause(
+    return _from_outside(ending, by, stderr_tail) or Cause(
         Outcome.CRASHED, next(iter(reported.failures), None)
     )
 
@@ -199,10 +223,11 @@ def _gravest(failures: Sequence[RankFailure]) -> RankFailure | None:
     """
     uncaught = [f for f in failures if not f.failure.caught]
 
-    def order(failed: RankFailure) -> tuple[bool, bool, bool]:
+    def order(failed: RankFailure) -> tuple[bool, ...]:
         return (
             not is_for_memory(failed.failure),
             follows(failed.failure),
+            failed.failure.meaning in MEANINGS.values(),
             failed.failure.kind not in _MEMORY_KINDS,
         )
 
@@ -299,7 +324,7 @@ def _after_measured(failure: Failure) -> str:
     )
 
 
-def _from_outside(ending: Ending, stderr_tail: str) -> Cause | None:
+def _from_outside(ending: Ending, by: _Signal, stderr_tail: str) -> Cause | None:
     """What exit code, counters and the error stream say where no process reported why; None where
     they say nothing.
     """
@@ -307,26 +332,55 @@ def _from_outside(ending: Ending, stderr_tail: str) -> Cause | None:
     if code == 0:
         return None
     if ending.oom_kills and code is not None:
-        return Cause(
-            Outcome.OUT_OF_HOST_MEMORY,
-            None,
-            "killed by the kernel for host memory (its oom-kill counter moved)",
-        )
+        return _killed(ending, by)
     pattern = match_oom("", stderr_tail)
     if pattern is not None:
         return Cause(
             _KINDS[pattern.kind], None, "recognised from what the script printed to standard error"
         )
-    killed = _KILLED if ending.oom_kills is None else _NOT_FOR_MEMORY
-    if code in (-signal.SIGKILL, 128 + signal.SIGKILL):
-        return Cause(Outcome.KILLED, None, killed)
-    if _RANK_KILLED.search(stderr_tail):
-        return Cause(Outcome.KILLED, None, f"{killed}: one of its ranks")
-    return (
-        Cause(Outcome.KILLED, None, f"ended by signal {-code}")
-        if code is not None and code < 0
-        else None
-    )
+    return _killed(ending, by) if by.number else None
+
+
+def _signal_of(
+    ending: Ending, reported: Reported, fatal: RankFailure | None, stderr_tail: str
+) -> _Signal:
+    """The signal that ended the command, or told it to end: one of its ranks or of their workers
+    may have got it. None where brimful ended it, or the script raised an error of its own."""
+    if ending.stop is not None:
+        return _Signal(0)
+    if fatal is not None:
+        words = f"{fatal.failure.traceback}\n{fatal.failure.message}"
+        if fatal.failure.worker_signal and _WITHOUT_WORKER.search(words):
+            return _Signal(fatal.failure.worker_signal, ": a worker of a loader")
+        if not follows(fatal.failure):
+            return _Signal(0)
+    for exit_code, another, number in reversed(_LAUNCHER_SAYS.findall(stderr_tail)):
+        if number:
+            number = signal.Signals[number] if number.startswith("SIG") else int(number)
+        else:
+            number = number_of(int(exit_code or another))
+        return _Signal(number or _told(reported), ": one of its ranks")
+    return _Signal(number_of(ending.exit_code) or _told(reported))
+
+
+def _told(reported: Reported) -> int:
+    """The signal to end that the command's first process got, and handled."""
+    return next((number for number in reported.signals if number in ENDING), 0)
+
+
+def _told_to_end(fatal: RankFailure | None, by: _Signal) -> Cause | None:
+    if fatal is not None and fatal.failure.meaning in MEANINGS.values():
+        return Cause(Outcome(fatal.failure.meaning))
+    return Cause(of_signal(by.number)) if by.number in MEANINGS else None
+
+
+def _killed(ending: Ending, by: _Signal, fatal: RankFailure | None = None) -> Cause:
+    if ending.oom_kills:
+        return Cause(Outcome.OUT_OF_HOST_MEMORY, fatal, _BY_KERNEL)
+    sentence = f"ended by signal {by.number}"
+    if by.number == signal.SIGKILL:
+        sentence = _KILLED if ending.oom_kills is None else _NOT_FOR_MEMORY
+    return Cause(Outcome.KILLED, fatal, sentence + by.of)
 
 
 def _without_words(ending: Ending, reported: Reported, probe_error: str | None) -> Cause:

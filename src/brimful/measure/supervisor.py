@@ -16,7 +16,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -30,10 +30,13 @@ from brimful import codec, files
 from brimful.errors import DiskFull, NoSuchCommand, Terminated
 from brimful.measure import host
 from brimful.measure.gather import role_of
+from brimful.measure.orphans import Orphans
 from brimful.measure.output import OutputFiles
 from brimful.measure.process_tree import MemorySampler, OtherLoad, ProcessTree
+from brimful.outcomes import of_signal
 from brimful.values import Device, Outcome
 from brimful_inside import wire
+from brimful_inside.signals import ANNOUNCING, ENDING, handled_by, held_back
 
 POLL_S = 0.05
 TERMINATE_GRACE_S = 3.0
@@ -48,9 +51,6 @@ GRACE_S = 90.0
 # : After a second Ctrl-C (assumed: enough to leave a step, too little for a large checkpoint). A
 # third one kills at once.
 HARDER_S = 5.0
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# clusters announce their end with these, and scripts write a checkpoint
-_FORWARDED = signal.SIGUSR1, signal.SIGUSR2
 
 
 class Stop(StrEnum):
@@ -58,8 +58,8 @@ class Stop(StrEnum):
 
     TIME_LIMIT = "time_limit"
     HOST_LIMIT = "host_limit"
-    INTERRUPT = "interrupt"  # Ctrl-C in a trial
-    TERMINATE = "terminate"  # SIGTERM in a trial
+    INTERRUPT = "interrupted"  # Ctrl-C in a trial
+    TERMINATE = "terminated"  # SIGTERM in a trial
     OVERDUE = "overdue"  # the command did not end in time after a signal
     HEARTBEAT = "heartbeat"  # the heartbeat returned True
 
@@ -85,7 +85,8 @@ class Ending:
     oom_kills: int | None  # by the kernel (`host.OomKills`)
     peak_host_bytes: int | None
     duration_s: float
-    left_behind: int = 0  # processes that brimful ended after the command had ended
+    # of a run: what became of other processes after the command had ended, in sentences
+    left_behind: tuple[str, ...] = ()
     # of the cores' time meanwhile, taken by other processes; None: too short to say
     others_share: float | None = None
 
@@ -175,32 +176,6 @@ def environment_with_probe(
     return variables
 
 
-@contextlib.contextmanager
-def _handled_by(handler: Any, numbers: Sequence[int]) -> Iterator[None]:
-    """Signals that are ignored stay so: under nohup, or in a job in the background."""
-    before = {}
-    with contextlib.suppress(ValueError):  # not in the main thread: signals are somebody else's
-        for number in numbers:
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                before[number] = signal.signal(number, handler)
-    try:
-        yield
-    finally:
-        for number, earlier in before.items():
-            signal.signal(number, earlier)
-
-
-@contextlib.contextmanager
-def _held_back(numbers: Sequence[int]) -> Iterator[None]:
-    """Signals that come meanwhile come once it is over: an interrupt while a process is being
-    started would leave that process behind."""
-    came: list[int] = []
-    with _handled_by(lambda number, frame: came.append(number), numbers):
-        yield
-    for number in came:
-        signal.raise_signal(number)
-
-
 class SignalForwarding:
     """Use as a context manager around a whole run; `forward_to` says who gets the signals while an
     attempt goes on.
@@ -210,7 +185,7 @@ class SignalForwarding:
         self._grace_s = grace_s
         self._clock = clock
         self._send: Callable[[int], None] | None = None
-        self._handles = _handled_by(self.receive, (*_ENDING, *_FORWARDED))
+        self._handles = handled_by(self.receive, (*ENDING, *ANNOUNCING))
         self._interrupts = 0
         self.deadline_s = math.inf  # by `clock`, once a signal to end has come
         self.outcome: Outcome | None = None  # what the first signal to end makes of the run
@@ -234,12 +209,12 @@ class SignalForwarding:
 
     def receive(self, number: int, frame: object = None) -> None:
         """Called by Python between two of its own steps, whatever the main thread does."""
-        if number in _ENDING:
-            grace_s, outcome = self._grace_s, Outcome.TERMINATED
+        if number in ENDING:
+            grace_s = self._grace_s
             if number == signal.SIGINT:
-                self._interrupts, outcome = self._interrupts + 1, Outcome.INTERRUPTED
+                self._interrupts += 1
                 grace_s = (grace_s, min(HARDER_S, grace_s), 0.0)[min(self._interrupts, 3) - 1]
-            self.outcome = self.outcome or outcome
+            self.outcome = self.outcome or of_signal(number)
             self.deadline_s = min(self.deadline_s, self._clock() + grace_s)
         if self._send is not None:
             self._send(number)
@@ -269,7 +244,7 @@ def supervise(
     kills = host.OomKills()
     process = start() if start is not None else None
     with contextlib.ExitStack() as until_watched:
-        until_watched.enter_context(_held_back(_ENDING if signals is None else ()))
+        until_watched.enter_context(held_back(ENDING if signals is None else ()))
         process = process or start_process(argv, environment, output)
         supervisor = _Supervisor(process, config_path, output, watch, signals)
         return supervisor.to_the_end(kills, until_watched)
@@ -315,8 +290,8 @@ class _Supervisor:
         self._process, self._folder = process, config_path.parent
         self._output, self._watch = output, watch
         # while brimful ends children, so that a second Ctrl-C leaves none behind
-        held = _ENDING if signals is None else ()
-        self._hold_interrupts = partial(_handled_by, signal.SIG_IGN, held)
+        held = ENDING if signals is None else ()
+        self._hold_interrupts = partial(handled_by, signal.SIG_IGN, held)
         self._signals = signals or SignalForwarding()  # a trial's receives none
         self._tree = ProcessTree(
             process.pid, str(config_path), getattr(process, "forked_from", None)
@@ -325,10 +300,11 @@ class _Supervisor:
         self._began_s = self._next_heartbeat_s = time.monotonic()
         self._heartbeat_stops = False
         self._load = OtherLoad(self._tree)
+        self._orphans = Orphans(process.pid) if watch.waits_for_leftovers else None
 
     def to_the_end(self, kills: host.OomKills, until_watched: contextlib.ExitStack) -> Ending:
         """From now on an interrupt ends its processes: `until_watched` is over."""
-        stop, code, left, others_share = None, None, 0, None
+        stop, code, others_share = None, None, None
         try:
             until_watched.close()
             self._signals.forward_to(
@@ -337,11 +313,8 @@ class _Supervisor:
             stop = self._wait()
             code = self._process.poll()
             others_share = self._load.share()
-            left = (
+            if stop is None and self._orphans is not None:
                 self._wait_for_leftovers()
-                if stop is None and self._watch.waits_for_leftovers
-                else 0
-            )
         except (KeyboardInterrupt, Terminated) as error:
             stop = Stop.TERMINATE if isinstance(error, Terminated) else Stop.INTERRUPT
         finally:
@@ -352,6 +325,8 @@ class _Supervisor:
                 self._process.wait()
             self._output.drain()
             self._signals.forward_to(None)
+            if self._orphans is not None:
+                self._orphans.let_go()
         # what it held after the last look, or one that it had started and awaited
         peak_bytes = max(self._sampler.peak_bytes, getattr(self._process, "peak_bytes", 0))
         return Ending(
@@ -360,7 +335,7 @@ class _Supervisor:
             kills.so_far(),
             peak_bytes or None,
             time.monotonic() - self._began_s,
-            left,
+            self._orphans.became if self._orphans is not None else (),
             others_share,
         )
 
@@ -374,6 +349,8 @@ class _Supervisor:
             if now_s >= self._next_heartbeat_s:
                 self._next_heartbeat_s = now_s + self._watch.heartbeat_every_s
                 self._tree.processor_s()  # for the load of others
+                if self._orphans is not None:
+                    self._orphans.reap()
                 self._heartbeat_stops = bool(
                     self._watch.heartbeat(now_s - self._began_s, self._sampler.latest_bytes)
                 )
@@ -398,20 +375,21 @@ class _Supervisor:
             return False
         return self._signals.outcome is None or not self._others()
 
-    def _others(self) -> int:
-        """How many other processes of the command are alive, loader workers not counted."""
-        return sum(
-            role_of(self._folder, member.pid) != "worker"
+    def _others(self) -> list[psutil.Process]:
+        """The other processes of the command that are alive, loader workers left out."""
+        return [
+            member
             for member in self._tree.members(thorough=True)
-            if member.pid != self._process.pid
-        )
+            if member.pid != self._process.pid and role_of(self._folder, member.pid) != "worker"
+        ]
 
-    def _wait_for_leftovers(self) -> int:
-        if self._signals.outcome is not None:
-            return 0
+    def _wait_for_leftovers(self) -> None:
+        if self._signals.outcome is not None or self._orphans is None:
+            return
         deadline_s = time.monotonic() + LEFTOVERS_S
-        while others := self._others():
+        while others := [member.pid for member in self._others()]:
+            self._orphans.awaited(others)
             if time.monotonic() >= deadline_s or self._signals.overdue:
                 break
             self._output.pump(POLL_S)
-        return others
+        self._orphans.ended(others)

@@ -26,7 +26,8 @@ from brimful.measure.supervisor import (
     write_config,
 )
 from brimful.measure.wire_files import WireFiles
-from brimful.values import Outcome, Trial, TrialKind, TrialResult
+from brimful.outcomes import OUTCOMES
+from brimful.values import Trial, TrialKind, TrialResult
 from brimful_inside import wire
 from brimful_inside.simulator.allocator_settings import conf_in
 
@@ -173,8 +174,7 @@ def _result(trial: Trial, folder: Path, record_folder: Path, ending: Ending) -> 
     texts = (tail(path).strip() for path in sorted(folder.glob("probe-error-*.txt")))
     probe_error = next((text.splitlines()[-1].strip() for text in texts if text), None)
     cause = outcome.of_trial(ending, reported, tail(folder / "stderr.txt"), probe_error)
-    ended = (Outcome.INTERRUPTED, Outcome.TERMINATED)
-    timed = cause.outcome not in ended and not _slowed(trial)
+    timed = not OUTCOMES[cause.outcome].told_to_end and not _slowed(trial)
     return TrialResult(
         trial=trial,
         samples_per_step=gather.samples_per_step(reports, trial.device.ranks or 1),

@@ -51,10 +51,8 @@ _FAILURES = (
 )
 # limits of what fits; any other is an error of the script
 _WITHIN = None, "budget", "dataset", "max_batch_size", "loader"
-_RUN_TONES = {
-    Outcome.COMPLETED: "good",
-    Outcome.INTERRUPTED: "unfinished",
-    Outcome.TERMINATED: "unfinished",
+_TOLD_TO_END = {
+    row.exit_code: row.text.capitalize() for row in OUTCOMES.values() if row.told_to_end
 }
 _RANKS = {
     Objective.THROUGHPUT: "has the highest throughput within memory",
@@ -117,7 +115,8 @@ def of_run(run: Run, torn: bool = False) -> Headline:
             else f" after {counted(count, 'attempt')}"
         )
         return Headline("unfinished", f"Cut off{after}: this run has no end.")
-    tone = _RUN_TONES.get(ended.outcome, "bad")
+    row = OUTCOMES[ended.outcome]
+    tone = "unfinished" if row.told_to_end else "bad" if row.exit_code else "good"
     if tone == "good" and run.attempts and run.attempts[-1].reports and not run.attempts[-1].steps:
         tone = "unfinished"
     again = f", in attempt {count}" if count > 1 else ""
@@ -381,7 +380,7 @@ def _without_result(record: Record) -> Headline:
     trials = len(record.trials)
     after = f"after {counted(trials, 'trial')}"
     code = record.closed.exit_code if record.closed else None
-    how = {130: "Interrupted", 143: "Terminated"}.get(code or 0)
+    how = _TOLD_TO_END.get(code or 0)
     if how is None and (record.torn or (record.closed is None and trials)):
         how = "Cut off"
     if how is not None:

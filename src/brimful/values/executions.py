@@ -54,6 +54,11 @@ class Execution:
     notes: tuple[str, ...] = ()
 
     @property
+    def resumes_itself(self) -> bool:
+        """Whether the script goes on from its own newest checkpoint wherever it is started."""
+        return any(report.resumes_itself for report in self.reports)
+
+    @property
     def host_bytes(self) -> int | None:
         """Peak resident memory of all its processes together: sampling can miss what the worst rank
         says of itself.
@@ -220,3 +225,4 @@ class Run:
     # None: not known, they may have trained
     going: AttemptStarted | None = None
     going_steps: int | None = None
+    going_resumes_itself: bool = False  # its script finds its own newest checkpoint

@@ -81,7 +81,7 @@ def check(
     except CUT_SHORT as stop:
         if not checked:
             raise
-        ended = Terminated.exit_code if isinstance(stop, Terminated) else Interrupted.exit_code
+        ended = getattr(stop, "exit_code", Interrupted.exit_code)
         why = (f"interrupted: {NOT_LOOKED_AT}",)
         left = [name for name in chosen if name not in {job.name for job in checked}]
         checked += [replace(_job(name, jobs[name]), exit_code=ended, failed=why) for name in left]

@@ -10,12 +10,11 @@ from brimful.command import filled
 from brimful.decide.batch_size_place import set_at
 from brimful.decide.loaders_seen import main_loader
 from brimful.errors import (
+    TOLD_TO_END,
     BrimfulError,
     CommandFailed,
     DoesNotFit,
-    Interrupted,
     ProbeNotLoaded,
-    Terminated,
     TimeIsUp,
     TrialFailed,
     Unsupported,
@@ -80,7 +79,7 @@ def require_whole(record: Record) -> Prediction:
     prediction, closed = record.prediction, record.closed
     assert prediction is not None and closed is not None
     for note in (note for note in prediction.warnings if note.code == PARTIAL):
-        kinds = {kind.exit_code: kind for kind in (Interrupted, Terminated)}
+        kinds = {kind.exit_code: kind for kind in TOLD_TO_END.values()}
         kept = f"what is known is kept in {record.folder}"
         raise kinds.get(closed.exit_code, TimeIsUp)(note.problem, kept, note.suggestion)
     return prediction

@@ -100,6 +100,7 @@ class _Going:
     environment: dict[str, str] = field(default_factory=dict)
     attempts: list[Attempt] = field(default_factory=list)
     noted: list[Diagnostic] = field(default_factory=list)
+    resumes_itself: bool = False  # the script does, without words
     disk_is_full: bool = False  # and the record on it stays as it is
 
     def keep(self, entry: Entry) -> None:
@@ -214,6 +215,7 @@ def run(
             going.begin(advice)
             if before is not None:
                 going.note(before.advice)
+                going.resumes_itself = before.by_itself
             ended = _to_the_end(going, signals)
             going.keep(ended)
             session.exit_code, session.outlives_a_full_disk = ended.exit_code, True
@@ -298,7 +300,7 @@ def _expands_segments(going: _Going, attempt: Attempt) -> bool:
             "",
         )
     )
-    going.note(_resume(going.started))
+    going.note(_resume(going.started, attempt))
     return True
 
 
@@ -312,7 +314,7 @@ def _attempt(going: _Going, signals: SignalForwarding) -> Attempt:
         settings=going.rows,
         argv=commands.fill(command, values_in_force(going.rows)),
         environment={**going.command.environment, **going.environment},
-        resumed=bool(resume_words) if again else None,
+        resumed=bool(resume_words) or going.resumes_itself if again else None,
         folder=f"attempt-{number:03d}",
         started_unix_s=time.time(),
         pid=os.getpid(),
@@ -338,6 +340,7 @@ def _attempt(going: _Going, signals: SignalForwarding) -> Attempt:
         going.watcher.terminals,
     )
     going.attempts.append(attempt)
+    going.resumes_itself |= attempt.resumes_itself
     going.watcher.attempt_ended(attempt)
     if attempt.output_cut:
         going.session.message(f"Of attempt {number} {attempt.output_cut}.")
@@ -356,7 +359,7 @@ def _ended_by(attempt: Attempt, going: _Going) -> RunEnded:
         if nothing:
             message = "the command exited with 0 but made no optimizer step"
             going.note(nothing)
-    elif attempt.outcome in (Outcome.INTERRUPTED, Outcome.TERMINATED):
+    elif OUTCOMES[attempt.outcome].told_to_end:
         ended = f"the command ended by itself ({_code(attempt.exit_code)})"
         killed = attempt.exit_code is None
         message = f"{attempt.outcome} {took}; {'brimful had to kill it' if killed else ended}"
@@ -365,7 +368,7 @@ def _ended_by(attempt: Attempt, going: _Going) -> RunEnded:
         code = attempt.outcome.replace("_", "-")
         going.note(Diagnostic(code, attempt.notes[0], "", remedy(attempt.outcome)))
     else:
-        if attempt.resumed and not attempt.steps:
+        if attempt.resumed and not attempt.steps and going.started.resume_words:
             going.note(
                 Diagnostic(
                     "not-resumed",
@@ -374,7 +377,8 @@ def _ended_by(attempt: Attempt, going: _Going) -> RunEnded:
                     "--fresh begins anew",
                 )
             )
-        what = "the script raised an error" if attempt.failure else "the command failed"
+        raised = attempt.outcome is not Outcome.KILLED and attempt.failure is not None
+        what = "the script raised an error" if raised else "the command failed"
         message = f"{what} {took} ({_code(attempt.exit_code)}){reason(attempt)}"
     return RunEnded(attempt.outcome, OUTCOMES[attempt.outcome].exit_code, message)
 
@@ -387,7 +391,7 @@ def _code(exit_code: int | None) -> str:
 
 def reason(attempt: Attempt) -> str:
     """The script's own exception and its place, behind a colon; where brimful caught none, that."""
-    if attempt.failure is not None:
+    if attempt.failure is not None and attempt.outcome is not Outcome.KILLED:
         return f": {failure_text(attempt.failure, attempt.failed_rank)}"
     if attempt.outcome is Outcome.CRASHED:
         return (
@@ -470,7 +474,7 @@ def next_settings(
         f"({size.why})",
         "",
     )
-    advice = [restart, *_effective_batch(name, failed, size, effective), _resume(started)]
+    advice = [restart, *_effective_batch(name, failed, size, effective), _resume(started, attempt)]
     return run_settings.with_size(rows, name, size), advice
 
 
@@ -513,12 +517,11 @@ def _effective_batch(name: str, failed: int, size: Size, effective: int | None) 
     ]
 
 
-def _resume(started: RunStarted) -> Diagnostic:
+def _resume(started: RunStarted, attempt: Attempt) -> Diagnostic:
     words = " ".join(started.resume_words)
-    if words:
-        return Diagnostic(
-            "resumes", f"the command resumes from its own checkpoint: {words}", "", ""
-        )
+    if words or attempt.resumes_itself:
+        how = f": {words}" if words else ", which it finds by itself"
+        return Diagnostic("resumes", f"the command resumes from its own checkpoint{how}", "", "")
     return Diagnostic(
         "starts-over",
         "the command has no {resume}: it STARTS OVER FROM ITS BEGINNING unless the script finds "

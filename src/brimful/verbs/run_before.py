@@ -16,7 +16,7 @@ from brimful.errors import UsageError
 from brimful.measure.process_tree import alive_with
 from brimful.measure.supervisor import LEFTOVERS_S
 from brimful.outcomes import OUTCOMES, SCRIPT_FAILED, STOPPED
-from brimful.record import is_being_written, made_here, steps_of
+from brimful.record import is_being_written, made_here, reached
 from brimful.show.headline import where_cut_off
 from brimful.values import Command, Diagnostic, EffectiveSetting, Outcome, Record, Run
 
@@ -28,6 +28,7 @@ class CutOff:
     record_id: str | None  # None: it begins anew
     settings: tuple[EffectiveSetting, ...]  # in force when it was cut off
     advice: Diagnostic
+    by_itself: bool = False  # the script finds its own checkpoint
 
     def settings_over(self, rows: tuple[EffectiveSetting, ...]) -> tuple[EffectiveSetting, ...]:
         """The rows with what was in force, where the user asks for what was asked then."""
@@ -57,13 +58,15 @@ def cut_off(
     last = run.going or (run.attempts[-1] if run.attempts else None)
     if last is None:
         return None
-    steps = run.going_steps if run.going else steps_of(Path(record.folder) / last.folder)
+    steps, by_itself = run.going_steps, run.going_resumes_itself
+    if run.going is None:
+        steps, by_itself = reached(Path(record.folder) / last.folder)
     if not _cut_off_in_training(record, run, steps):
         return None
     where = where_cut_off(last.number, steps)
     how = f" ({OUTCOMES[run.ended.outcome].text})" if run.ended else ""
     happened = f"the previous run of this command, {name}, was cut off {where}{how}"
-    if not commands.can_resume(command):
+    if not commands.can_resume(command) and not by_itself:
         how = (
             "write {resume} where your script takes the words to resume, with "
             '--resume-with "--resume last"'
@@ -80,8 +83,9 @@ def cut_off(
             "finds its checkpoint by itself goes on then too)",
         )
     words = f"going on with {' '.join(resume_words)}" if resume_words else "going on as it is"
-    advice = Diagnostic("goes-on", f"{happened}: {words}", "", "--fresh begins anew")
-    return CutOff(name, last.settings, advice)
+    why = "the script goes on from its own newest checkpoint" if by_itself else ""
+    advice = Diagnostic("goes-on", f"{happened}: {words}", why, "--fresh begins anew")
+    return CutOff(name, last.settings, advice, by_itself)
 
 
 def _in_force(row: EffectiveSetting, before: EffectiveSetting) -> EffectiveSetting:

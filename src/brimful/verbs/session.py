@@ -19,7 +19,7 @@ from brimful.errors import BrimfulError, DiskFull, Interrupted, Terminated, Time
 from brimful.measure import carry_over, host, kept_files, sources
 from brimful.measure.shared_imports import SharedImports
 from brimful.measure.trial import run_trial
-from brimful.outcomes import OUT_OF_MEMORY
+from brimful.outcomes import OUT_OF_MEMORY, OUTCOMES
 from brimful.record import RecordWriter, new_record_id, record_home, replay
 from brimful.units import counted, format_duration
 from brimful.values import (
@@ -117,11 +117,9 @@ class Session:
         self.results.append(result)
         self.keep(result)
         watcher.trial_ended(result)
-        kept = f"the record is kept in {self.folder}"
-        if result.outcome is Outcome.INTERRUPTED:
-            raise Interrupted("interrupted in the middle of a trial", kept)
-        if result.outcome is Outcome.TERMINATED:
-            raise Terminated("terminated in the middle of a trial", kept)
+        if told_to_end := OUTCOMES[result.outcome].told_to_end:
+            what = f"{OUTCOMES[result.outcome].text} in the middle of a trial"
+            raise told_to_end(what, f"the record is kept in {self.folder}")
         if result.outcome is Outcome.TIMED_OUT and was_last:
             raise self._time_is_up()
         return result
@@ -133,8 +131,6 @@ class Session:
         result = self._one_result(trial, number, self.imports)
         fine = result.outcome in (
             Outcome.COMPLETED,
-            Outcome.INTERRUPTED,
-            Outcome.TERMINATED,
             *OUT_OF_MEMORY,
             *self.failed_unforked,
         )
@@ -142,6 +138,7 @@ class Session:
         hangs = trial.host_limit_bytes is None and not any(
             report.steps for report in result.reports
         )
+        fine = fine or OUTCOMES[result.outcome].told_to_end is not None
         if not self.imports.forked or fine or (result.outcome is Outcome.TIMED_OUT and not hangs):
             return result
         folder = self.writer.trial_folder(number)
@@ -197,8 +194,7 @@ class Session:
         """
         self.stop = stop
         if not isinstance(stop, TimeIsUp):
-            is_signal = isinstance(stop, Terminated)
-            self.exit_code = Terminated.exit_code if is_signal else Interrupted.exit_code
+            self.exit_code = getattr(stop, "exit_code", Interrupted.exit_code)
         ended = "the time limit was up" if isinstance(stop, TimeIsUp) else "interrupted"
         return f"{ended} after {counted(len(self.results), 'trial')}"
 
@@ -270,9 +266,11 @@ def opened(
     try:
         yield session
     except KeyboardInterrupt as error:
-        session.keep(Closed(130, time.time(), "interrupted"))
+        session.keep(Closed(Interrupted.exit_code, time.time(), "interrupted"))
         raise Interrupted("interrupted", f"the record is kept in {session.folder}") from error
     except BrimfulError as error:
+        if isinstance(error, Terminated) and not error.explanation:
+            error.explanation = f"the record is kept in {session.folder}"
         session.keep(Closed(error.exit_code, time.time(), error.problem))
         raise
     except BaseException as error:

@@ -1,5 +1,5 @@
-"""What this process is (launcher, rank or worker) and what it holds of brimful: trial config, wire,
-notes, probe. No torch.
+"""What this process is (launcher, rank, worker or child) and what it holds of brimful: trial
+config, wire, notes, probe. No torch.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import sys
 import traceback
 from typing import Any, Callable, Dict, List, Optional, Tuple, TypeVar
 
-from brimful_inside.wire import ProcessStarted, TrialConfig, Writer
+from brimful_inside import signals
+from brimful_inside.wire import SIGNALS_FILE, ProcessStarted, TrialConfig, Writer
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -45,6 +46,8 @@ class ProcessContext:
         self.forked = False  # a forked child that has not shown itself to be a rank
         self.notes: List[str] = []
         self.batch_asked: Optional[int] = None  # as the script reports it
+        self.resumes_itself = False  # the script does, from its newest checkpoint
+        self._signals: Optional[int] = None  # the descriptor of their file
         self._writer: Optional[Writer] = None
 
     def emit(self, event: Any, replaces: bool = False) -> None:
@@ -85,8 +88,15 @@ class ProcessContext:
         that it has started.
         """
         self._writer = self.probe = None
-        self.forked, self.role, self.notes = True, "worker", []
+        self.forked, self.role, self.notes = True, "child", []
+        if self._signals is not None:
+            signals.note_no_more(self._signals)
         self.report_process()
+
+    def note_signals(self) -> None:
+        """Of a whole run whose first process this is."""
+        with contextlib.suppress(OSError, ValueError):
+            self._signals = signals.note_in(os.path.join(self.config.folder, SIGNALS_FILE))
 
     def begin(self, config: TrialConfig) -> None:
         """In a process that was forked for a trial, before its script starts."""
@@ -157,7 +167,10 @@ def guarded(function: Function) -> Function:
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
-        except Exception:
+        except Exception as error:
+            # torch's, of a worker that died, raised wherever the main thread is
+            if str(error).startswith("DataLoader worker (pid"):
+                raise
             note_own_error(function.__qualname__)
             return None
 
@@ -182,14 +195,14 @@ def patch(owner: Any, name: str, around: Callable[..., Any]) -> None:
 
 
 def role_of(argv: List[str]) -> str:
-    """ "launcher", "rank" or "worker" (until it steps an optimizer), by the process's own argv,
-    interpreter included.
+    """ "launcher", "rank", "worker" or "child" (until it steps an optimizer), by the process's own
+    argv, interpreter included.
     """
     rest = argv[1:]
-    if "--multiprocessing-fork" in rest or any(
-        "multiprocessing.resource_tracker" in a or "forkserver" in a for a in rest
-    ):
+    if any("multiprocessing.resource_tracker" in a or "forkserver" in a for a in rest):
         return "worker"
+    if "--multiprocessing-fork" in rest:
+        return "child"
     module, program = module_and_program(rest)
     if module in LAUNCHER_MODULES or os.path.basename(program) in LAUNCHER_PROGRAMS:
         return "launcher"

@@ -12,6 +12,7 @@ import signal
 import sys
 from typing import Any, Dict, Optional
 
+from brimful_inside import signals
 from brimful_inside.probe.context import (
     ProcessContext,
     call_probe,
@@ -47,6 +48,8 @@ def start() -> None:
     context = ProcessContext(config, role_of(own_argv()))
     set_context(context)
     context.report_process()
+    if not config.cut and os.getppid() == config.parent_pid:
+        context.note_signals()
     _end_with_parent(config.parent_pid, signal.SIGKILL if config.cut else signal.SIGTERM)
     context.only_imports = SHARED_IMPORTS_VARIABLE in os.environ
     if context.role != "rank" and context.only_imports:
@@ -63,6 +66,10 @@ def start() -> None:
 
         give_freed_memory_back(context)
     os.register_at_fork(after_in_child=context.after_fork)
+    import_hooks.when_imported(
+        "multiprocessing.process",
+        lambda module: patch(module.BaseProcess, "_bootstrap", _child_begins),
+    )
     if config.device == "imaginary":
         gc.set_threshold(*_COLLECTIONS)
     # The objects of torch are on no card yet: an imaginary card may keep the garbage collector away
@@ -82,6 +89,18 @@ def start() -> None:
         from brimful_inside.probe.batch_size.places import enter_user_code
 
         enter_user_code(context.config)
+
+
+def _child_begins(original: Any, process: Any, *args: Any, **kwargs: Any) -> Any:
+    """In a child of multiprocessing. It is a worker, who gets no signal and is ended with its
+    parent, if its parent would end it as well, or is an executor."""
+    context = current_context()
+    target = getattr(process, "_target", None)
+    serves = getattr(target, "__module__", "") == "concurrent.futures.process"
+    if context is not None and context.role == "child" and (process.daemon or serves):
+        context.role = "worker"
+        context.report_process()
+    return original(process, *args, **kwargs)
 
 
 def _begin_forked_trial(context: ProcessContext, request: Dict[str, Any]) -> None:
@@ -147,6 +166,8 @@ def _install(context: ProcessContext, torch: Any) -> None:
     patch(torch.nn.Module, "train", _train)
     enter_loaders(context.config)
     patch_loaders(probe_of_rank)
+    if not context.config.cut:
+        _let_workers_survive_signals()
     patch_samplers()
     patch_frameworks(context.config)
     patch_graphs()
@@ -167,6 +188,22 @@ def _install(context: ProcessContext, torch: Any) -> None:
             context
         )  # last: an error before this goes to a file, as there is no report to note it in
     atexit.register(_at_exit)
+
+
+def _let_workers_survive_signals() -> None:
+    from torch.utils.data import dataloader
+    from torch.utils.data._utils import signal_handling
+
+    def in_worker(original: Any) -> None:
+        original()
+        guarded(signals.ignore_in_worker)()
+
+    def in_parent(original: Any, iterator: Any, *args: Any, **kwargs: Any) -> None:
+        original(iterator, *args, **kwargs)
+        guarded(signals.kill_instead)(iterator)
+
+    patch(signal_handling, "_set_worker_signal_handlers", in_worker)
+    patch(dataloader._MultiProcessingDataLoaderIter, "__init__", in_parent)
 
 
 def _new_probe(context: ProcessContext) -> Any:

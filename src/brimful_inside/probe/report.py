@@ -165,6 +165,7 @@ def report_of(probe: Any, ended: str, waits: bool = True) -> Report:
         if over and rank == 0 and probe.config.audits
         else [],
         batch_asked=probe.context.batch_asked,
+        resumes_itself=probe.context.resumes_itself,
         environments=None
         if probe.loaders.any_trained
         else next((name for name in ENVIRONMENTS if name in sys.modules), None),

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 
 from brimful.errors import BrimfulError, CommandFailed, DoesNotFit
+from brimful_inside.signals import signal_of_a_worker
 from brimful_inside.simulator.oom_patterns import HOST, match_oom, qualified_name
 
 # torch.utils.data on a dead worker: its SIGCHLD handler's words, which raises wherever the main
@@ -18,7 +19,7 @@ from brimful_inside.simulator.oom_patterns import HOST, match_oom, qualified_nam
 _DEAD = re.compile(
     r"DataLoader worker \(pid(\(s\))? [\d, ]+\) (is killed by signal|exited unexpectedly)"
 )
-_FOR_MEMORY, _BUS_ERROR = "is killed by signal: Killed", "is killed by signal: Bus error"
+_BUS_ERROR = "is killed by signal: Bus error"
 # An error of a worker or of the pinning thread, raised again in the main one.
 _CAUGHT = re.compile(r"^Caught \S+ (in .*?)\.?$", re.MULTILINE)
 _KEPT = "The last checkpoint stays as it is."
@@ -69,6 +70,12 @@ def dead_worker(error: BaseException) -> BrimfulError | None:
     """What a training ends with where `error` is of a loader's dead worker; None for any other
     error.
     """
+    if isinstance(error, OSError | EOFError) and (number := signal_of_a_worker()):
+        return WorkerDied(
+            f"A worker of the loader was ended by signal {number} while it handed over a batch.",
+            f"One that the system killed for want of memory prints nothing. {_KEPT}",
+            "If it was memory: fewer workers (data.workers) or a smaller micro-batch.",
+        )
     if not isinstance(error, RuntimeError):
         return None
     # The loader's own error follows from that of the signal handler, which says more.
@@ -82,13 +89,6 @@ def dead_worker(error: BaseException) -> BrimfulError | None:
             f"Workers hand over their batches through it. This one is lost with it. {_KEPT}",
             "Give it more room (Docker: --shm-size=8g), or use fewer workers (data.workers) or a "
             "smaller data.prefetch.",
-        )
-    if _FOR_MEMORY in words:
-        return BatchMemoryError(
-            f"Memory ran out while a batch was being made on the host: {words}",
-            "A worker of the loader was killed, probably by the system for want of memory. Its "
-            f"batch is lost with it. {_KEPT}",
-            _LESS,
         )
     return WorkerDied(
         f"A worker of the loader died while it made batches: {words}",

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from brimful.decide.loading import PREFETCH, LoaderPlan
 from brimful.values import EffectiveSetting
 from brimful_inside.script import is_imaginary, keeps_writes_out
+from brimful_inside.signals import kill_instead
 from brimful_train.config import DataConfig
 from brimful_train.data.arrays import Arrays, Resident, decide_residence
 from brimful_train.data.batch_errors import batches_are_made
@@ -28,7 +29,7 @@ from brimful_train.data.epoch_sampler import (
 )
 from brimful_train.data.room import Room, device_free_bytes, shared_host
 from brimful_train.data.trees import cut, samples_in, to_device
-from brimful_train.data.workers import decide_loading, samples_of
+from brimful_train.data.workers import decide_loading, samples_of, worker_init
 from brimful_train.distributed.ranks import Ranks
 from brimful_train.rng_state import SeededSamples
 from brimful_train.task import Batch
@@ -108,6 +109,7 @@ class DataPipeline:
             pin_memory=self.plan.pin_memory and self._resident is None,
             # else each pass would draw from the training's own
             generator=torch.Generator().manual_seed(seed),
+            worker_init_fn=worker_init(),
         )
 
     def _decide_loading(
@@ -157,6 +159,7 @@ class DataPipeline:
             self._seeded.begin(start.epoch)
         with batches_are_made():  # workers are started here
             batches = iter(self._loader)
+        kill_instead(batches)
         first: list[Any] = []
         while True:
             for indices in self._planned(start):

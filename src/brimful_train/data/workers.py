@@ -28,7 +28,9 @@ from brimful.decide.loading import (
     choose_workers,
     plan_loader,
 )
+from brimful_inside.probe.context import current_context
 from brimful_inside.script import is_imaginary
+from brimful_inside.signals import ignore_in_worker, kill_instead
 from brimful_train.config import DataConfig
 from brimful_train.data.trees import bytes_in
 from brimful_train.rng_state import kept_random_states
@@ -63,6 +65,7 @@ def _rate(loader: DataLoader, count: int) -> tuple[float, float, int | None]:
     the most bytes that one worker has of its own. The first batch of each worker is for warming
     up."""
     batches = iter(loader)
+    kill_instead(batches)
     for _ in range(count):
         next(batches)
     drawn, started, worked = 0, time.perf_counter(), time.thread_time()
@@ -146,6 +149,7 @@ def decide_loading(
             num_workers=count,
             prefetch_factor=plan.prefetch,
             generator=torch.Generator().manual_seed(0),
+            worker_init_fn=worker_init(),
         )
 
     def planned(worker_bytes: int, workers: int | None = None) -> LoaderPlan:
@@ -171,6 +175,12 @@ def _explained(plan: LoaderPlan, asked: Asked, why: str) -> LoaderPlan:
         for row in plan.rows
     )
     return replace(plan, rows=rows)
+
+
+def worker_init() -> Callable[[int], None] | None:
+    """A loader's `worker_init_fn`: its workers ignore signals. brimful's probe sees to that of all
+    loaders of a run, and in a trial it looks whether a loader has a function of its own."""
+    return ignore_in_worker if current_context() is None else None
 
 
 def samples_of(data: Any, indices: list[int]) -> list[Any]:

@@ -131,16 +131,17 @@ NOTES_A_SIGNAL = """
     ready()
     time.sleep(60)
     """
-# A forked child reports in as a worker; a signal for everybody would end it before the script
-# needs it.
+# A daemon of multiprocessing reports in as a worker; a signal for everybody would end it before the
+# script needs it.
 NEEDS_ITS_WORKER = """
-    pid = os.fork()
-    if pid == 0:
-        time.sleep(60)
+    import multiprocessing
+    worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,), daemon=True)
+    worker.start()
+    pid = worker.pid
     def save(*_):
         time.sleep(0.3)
-        print("worker lives:", os.waitpid(pid, os.WNOHANG) == (0, 0))
-        os.kill(pid, 9)
+        print("worker lives:", worker.is_alive())
+        worker.kill()
         sys.exit(0)
     signal.signal(signal.SIGTERM, save)
     folder = os.path.dirname(os.environ["BRIMFUL_TRIAL_CONFIG"])
@@ -248,9 +249,27 @@ def test_brimful_ends_what_a_command_leaves_behind_and_notes_it(tmp_path, monkey
     )
     ended = run(tmp_path, script)
     assert ended.outcome is Outcome.COMPLETED
-    assert ended.notes[0] == "brimful ended 1 process that the command left behind"
+    note = ended.notes[0]
+    assert note.startswith("brimful ended 1 process (sleep 60, process ") and "left behind" in note
     left = int(kept(tmp_path, "stdout"))
     assert not psutil.pid_exists(left) or psutil.Process(left).status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_forked_child_may_end_by_itself_and_is_named(tmp_path):
+    script = "if os.fork() == 0: time.sleep(1); open('child_done', 'w').close(); os._exit(0)"
+    ended = run(tmp_path, script)
+    assert ended.outcome is Outcome.COMPLETED and (tmp_path / "child_done").exists()
+    assert "brimful waited for 1 process (" in ended.notes[0]
+
+
+def test_a_daemon_that_is_left_running_is_named(tmp_path):
+    options = "env={}, start_new_session=True, stdin=-3, stdout=-3, stderr=-3"
+    script = f"import subprocess; subprocess.Popen(['sleep', '60'], {options})"
+    ended = run(tmp_path, script)
+    (note,) = (note for note in ended.notes if note.startswith("the command left 1 process"))
+    assert "(sleep 60, process " in note
+    os.kill(int(note.rpartition("process ")[2].partition(")")[0]), signal.SIGKILL)
+    assert note.endswith("running")
 
 
 def test_a_memory_error_is_out_of_host_memory_without_torch_too(tmp_path):

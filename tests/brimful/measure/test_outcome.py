@@ -190,8 +190,11 @@ TEN_STEPS = report(steps=10)
 ON_CARD = {"reports": [report(device="cuda:0", steps=10)]}
 
 
-def run_cause(ending: Ending, failures, reports=(TEN_STEPS,), stderr="", by_signal=None):
-    return of_run(ending, Reported(tuple(reports), tuple(failures), ("rank",)), stderr, by_signal)
+def run_cause(
+    ending: Ending, failures, reports=(TEN_STEPS,), stderr="", by_signal=None, signals=()
+):
+    reported = Reported(tuple(reports), tuple(failures), ("rank",), signals=signals)
+    return of_run(ending, reported, stderr, by_signal)
 
 
 @pytest.mark.parametrize(
@@ -238,6 +241,86 @@ def test_the_outcome_of_a_run_is_its_exit_code_before_what_its_ranks_reported(
     ending, failures, more, outcome
 ):
     assert run_cause(ending, failures, **more).outcome is outcome
+
+
+DEAD = "DataLoader worker (pid 7) is killed by signal: Killed. "
+RESET = "[Errno 104] Connection reset by peer, in multiprocessing/connection.py"
+
+
+def of_worker(number: int, words: str = DEAD) -> RankFailure:
+    rank, failure = failed("crashed", "RuntimeError", words)
+    return RankFailure(rank, replace(failure, worker_signal=number))
+
+
+ROOT_CAUSE = """
+Failures:
+  exitcode  : -15 (pid: 8)
+Root Cause (first observed failure):
+  exitcode  : {} (pid: 7)
+"""
+TOLD = failed("crashed", "brimful.errors.Terminated", "Stopped.", meaning="terminated")
+EXIT_143 = replace(ENDED, exit_code=143)
+LAUNCHER_TOLD = "api.SignalException: Process 7 got signal: 15"
+
+
+@pytest.mark.parametrize(
+    ("ending", "failures", "more", "outcome"),
+    [
+        (EXIT_143, [], {}, Outcome.TERMINATED),
+        (EXIT_143, [OWN], {}, Outcome.CRASHED),
+        (replace(ENDED, exit_code=129), [], {}, Outcome.TERMINATED),
+        (replace(ENDED, exit_code=138), [], {}, Outcome.TERMINATED),  # SIGUSR1, of a cluster
+        (replace(ENDED, exit_code=130), [], {}, Outcome.INTERRUPTED),
+        (replace(ENDED, exit_code=-15), [], {}, Outcome.TERMINATED),
+        (replace(ENDED, exit_code=-2), [], {}, Outcome.INTERRUPTED),
+        (replace(ENDED, exit_code=139), [], {}, Outcome.KILLED),
+        (replace(ENDED, exit_code=255), [], {}, Outcome.CRASHED),
+        (ENDED, [TOLD], {}, Outcome.TERMINATED),
+        (ENDED, [TOLD, OWN], {}, Outcome.CRASHED),
+        (ENDED, [TOLD, PEER], {}, Outcome.TERMINATED),
+        (ENDED, [of_worker(9)], {}, Outcome.KILLED),
+        (ENDED, [of_worker(9, RESET)], {}, Outcome.KILLED),
+        (ENDED, [of_worker(9, "DataLoader worker (pid(s) 7) exited")], {}, Outcome.KILLED),
+        (ENDED, [of_worker(9, "'lr'")], {}, Outcome.CRASHED),
+        (ENDED, [of_worker(15)], {}, Outcome.TERMINATED),
+        (replace(ENDED, oom_kills=1), [of_worker(9)], {}, Outcome.OUT_OF_HOST_MEMORY),
+        (ENDED, [], {"stderr": ROOT_CAUSE.format(143)}, Outcome.TERMINATED),
+        (ENDED, [], {"stderr": ROOT_CAUSE.format(-9)}, Outcome.KILLED),
+        (ENDED, [], {"stderr": ROOT_CAUSE.format(1)}, Outcome.CRASHED),
+        (ENDED, [], {"stderr": LAUNCHER_TOLD}, Outcome.TERMINATED),
+        (ENDED, [], {"stderr": "returned non-zero exit status 143."}, Outcome.TERMINATED),
+        (ENDED, [PEER], {"stderr": "terminated with signal SIGTERM"}, Outcome.TERMINATED),
+        (ENDED, [], {"stderr": "died with <Signals.SIGTERM: 15>."}, Outcome.TERMINATED),
+        (ENDED, [OWN], {"stderr": LAUNCHER_TOLD}, Outcome.CRASHED),
+        (CLEAN, [], {"stderr": ROOT_CAUSE.format(-9)}, Outcome.COMPLETED),  # torchrun began anew
+        (CLEAN, [], {"signals": (17, 15, 17)}, Outcome.TERMINATED),  # as Lightning ends
+        (ENDED, [], {"signals": (2,)}, Outcome.INTERRUPTED),
+        (ENDED, [OWN], {"signals": (15,)}, Outcome.CRASHED),
+        (CLEAN, [], {"signals": (10, 17)}, Outcome.COMPLETED),  # a checkpoint on SIGUSR1
+    ],
+)
+def test_a_signal_to_any_process_of_a_run_means_the_same_unless_the_script_raised_its_own_error(
+    ending, failures, more, outcome
+):
+    assert run_cause(ending, failures, **more).outcome is outcome
+
+
+@pytest.mark.parametrize(
+    ("ending", "more", "outcome"),
+    [
+        (EXIT_143, {}, Outcome.TERMINATED),
+        (EXIT_143, {"reports": [DONE]}, Outcome.COMPLETED),
+        (replace(ENDED, exit_code=130), {}, Outcome.INTERRUPTED),
+        (ENDED, {"failures": [of_worker(9)]}, Outcome.KILLED),
+        (
+            replace(ENDED, exit_code=None, stop=Stop.TIME_LIMIT),
+            {"stderr": LAUNCHER_TOLD},  # by brimful
+            Outcome.TIMED_OUT,
+        ),
+    ],
+)
+def test_a_trial_that_was_told_to_end_from_outside_is_no_failure(ending, more, outcome):
+    assert cause(ending, **{"reports": [RUNNING], **more}).outcome is outcome
 
 
 @pytest.mark.parametrize(("failures", "named"), [([PEER, OUT], OUT), ([ELSEWHERE, FINAL], FINAL)])

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from brimful.verbs import run_before
 from brimful.verbs.session import Options
 from brimful_inside import wire
 from tests.brimful.end_to_end.helper import environment, start
+from tests.brimful.measure.helper import REPORT
 from tests.brimful.verbs.test_run import Notebook
 
 #: Counts in a file, as a script that begins anew does; behind --resume it goes on from the file.
@@ -86,7 +88,7 @@ def cuts(tmp_path, monkeypatch):
     (tmp_path / "train.py").write_text("import sys; print('started', *sys.argv[1:])")
     kept = RecordWriter.append
 
-    def cut(*words: str, steps: int | None, **more) -> None:
+    def cut(*words: str, steps: int | None, report: bool = False, **more) -> None:
         def append(self, entry):
             if type(entry).__name__ not in ("Attempt", "RunEnded", "Closed"):
                 kept(self, entry)
@@ -102,6 +104,8 @@ def cuts(tmp_path, monkeypatch):
             writer.write(wire.ProcessStarted(1, "rank", 0, []))
             writer.write(wire.TorchImported("2.9"))
             writer.replace(wire.Progress("train", steps, 1.0))
+            if report:
+                writer.replace(replace(REPORT, resumes_itself=True))
 
     def again(*words: str, **more):
         user = Notebook()
@@ -115,6 +119,13 @@ def cuts(tmp_path, monkeypatch):
 
     cut.again, cut.newest = again, newest  # type: ignore[attr-defined]
     return cut
+
+
+def test_a_script_that_says_that_it_resumes_by_itself_goes_on_without_words(cuts):
+    cuts(steps=17, report=True, resume_with=None)
+    user, record = cuts.again(resume_with=None)
+    assert record.run.started.goes_on is not None and record.run.attempts[0].resumed
+    assert "the script goes on from its own newest checkpoint" in " ".join(user.messages).lower()
 
 
 def test_the_record_says_where_it_was_cut_off(cuts):

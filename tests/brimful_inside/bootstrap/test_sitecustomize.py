@@ -148,11 +148,13 @@ def test_workers_of_a_loader_forked_and_spawned_report_as_workers(run_trial):
         exit_code=0,
     )
     assert sorted(r for r in roles(trial)) == [
+        "child",
+        "child",
         "rank",
         "worker",
         "worker",
         "worker",
-    ]  # the third is spawn's resource tracker
+    ]  # a worker reports as a child first; the third is spawn's resource tracker
     assert [r["ended"] for r in trial.reports] == ["script_ended"]
 
 

@@ -21,7 +21,7 @@ from brimful_inside.probe.context import role_of, script_of
                 "from multiprocessing.spawn import spawn_main; spawn_main()",
                 "--multiprocessing-fork",
             ],
-            "worker",
+            "child",
         ),
         (["python", "-c", "from multiprocessing.resource_tracker import main;main(5)"], "worker"),
     ],

@@ -4,10 +4,12 @@ script needs a real card.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import linecache
 import os
 import re
+import signal
 import sys
 import threading
 import traceback
@@ -17,6 +19,7 @@ from brimful_inside import Refused
 from brimful_inside.probe.batch_size import user_code
 from brimful_inside.probe.context import call_probe, current_context, guarded
 from brimful_inside.probe.passes import Ended
+from brimful_inside.signals import signal_of_a_worker
 from brimful_inside.simulator import oom_patterns
 from brimful_inside.wire import Failure
 
@@ -195,6 +198,9 @@ class Failures:
         """
         if id(error) in self._reported or isinstance(error, _INTERRUPTS):
             return
+        with contextlib.suppress(ValueError):  # in another thread than the main one
+            # torch's handler raises an error for a worker that died, which would end the report
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._reported.append(id(error))
         pending, self._pending = self._pending, None
         failure = self._failure(error, caught=False)
@@ -264,6 +270,7 @@ class Failures:
             after_measured=after,
             meaning=str(getattr(error, "brimful_meaning", "")),
             raised_by=whose,
+            worker_signal=signal_of_a_worker(),
         )
 
 

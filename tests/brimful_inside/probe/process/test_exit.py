@@ -68,8 +68,8 @@ def test_all_ranks_end_at_the_same_step_and_one_that_evaluates_alone_is_waited_f
         [f["role"] for name, f in events if name == "process_started"]
         for events in trial.events.values()
     ]
-    assert roles.count(["worker", "rank"] if argv else ["rank"]) == 2, (
-        "a child of multiprocessing is a worker until it steps"
+    assert roles.count(["child", "rank"] if argv else ["rank"]) == 2, (
+        "a child of multiprocessing is a child until it steps"
     )
 
 
