@@ -2,15 +2,24 @@
 answers before its first use.
 """
 
+import contextlib
+import importlib
 import json
 import subprocess
 import sys
-from dataclasses import asdict
+from collections.abc import Iterator
+from dataclasses import asdict, fields
 from importlib.util import find_spec
 from typing import Any
 
 from bench import harness
 from bench.card.bench import Bench
+
+_ON_AN_IMAGINARY_CARD = """
+import json, sys
+from bench.card import first
+first.called(sys.argv[1], json.loads(sys.argv[2]))
+"""
 
 
 def calibrate(bench: Bench) -> None:
@@ -24,34 +33,49 @@ def calibrate(bench: Bench) -> None:
 
 
 def calibrated(card: dict[str, Any]) -> dict[str, Any]:
-    from bench.traced import imagined
     from brimful_inside.calibration import calibrate as measure
-    from brimful_inside.wire import Card
 
-    with imagined(
-        Card(**{name: value for name, value in card.items() if name != "capacity_bytes"})
-    ):
+    with on_imaginary(card):
         return measure()
 
 
+@contextlib.contextmanager
+def on_imaginary(card: dict[str, Any]) -> Iterator[None]:
+    from bench.traced import imagined
+    from brimful_inside.wire import Card
+
+    with imagined(Card(**{name.name: card[name.name] for name in fields(Card)})):
+        yield
+
+
 def first_use(bench: Bench) -> None:
-    _lines_of(bench, "bench.card.first_use")
+    if bench.real:
+        return lines_of(bench, "bench.card.first_use", "-m", "bench.card.first_use")
+    card = json.dumps(bench.imaginary())
+    words = ("-c", _ON_AN_IMAGINARY_CARD, "bench.card.first_use", card)
+    return lines_of(bench, "bench.card.first_use", *words)
+
+
+def called(module: str, card: dict[str, Any]) -> None:
+    with on_imaginary(card):
+        importlib.import_module(module).main()
 
 
 def captcha_profile(bench: Bench) -> None:
-    _lines_of(bench, "bench.card.captcha_profile")
+    lines_of(bench, "bench.card.captcha_profile", "-m", "bench.card.captcha_profile")
 
 
-def _lines_of(bench: Bench, module: str) -> None:
+def lines_of(bench: Bench, module: str, *words: str) -> None:
     """The JSON lines that a module prints; a sentence where this clone has none of that name."""
     if find_spec(module) is None:
         return bench.keep({"skipped": f"this clone has no {module}"})
-    command = [sys.executable, "-m", module]
+    command, environment = [sys.executable, *words], harness.environment()
     run = subprocess.Popen(
-        command, cwd=harness.ROOT, env=harness.environment(), stdout=subprocess.PIPE, text=True
+        command, cwd=harness.ROOT, env=environment, stdout=subprocess.PIPE, text=True
     )
-    for line in run.stdout or ():
-        if line.startswith("{"):
-            bench.keep(json.loads(line))
-    if run.wait() not in (0, 1):
+    count = 0
+    for line in filter(lambda line: line.startswith("{"), run.stdout or ()):
+        bench.keep(json.loads(line))
+        count += 1
+    if run.wait() and not count:  # a code of 1 beside lines says that some are unexpected
         bench.keep({"error": f"{module} ended with {run.returncode}"})

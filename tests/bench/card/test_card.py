@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from bench import harness  # noqa: E402
 from bench.card import __main__ as card  # noqa: E402
-from bench.card import machine  # noqa: E402
+from bench.card import first, machine  # noqa: E402
 from bench.card.bench import RESULTS, Bench, read  # noqa: E402
 from bench.card.page import page  # noqa: E402
 from bench.card.parts import PARTS, Part  # noqa: E402
@@ -58,7 +58,7 @@ def test_a_part_past_its_limit_is_ended_with_all_of_its_processes(tmp_path):
 
 def test_without_a_card_the_first_line_says_so_and_a_part_is_tried(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    card.main(seconds=120, only=["calibrate"], out=tmp_path)
+    card.main(seconds=400, only=["calibrate"], out=tmp_path)
     first, *_ = (tmp_path / "page.md").read_text().splitlines()
     assert first.startswith("No card took part. Tried on a CPU and on an imaginary NVIDIA H200")
     rows = {row["part"]: row for row in read(tmp_path / RESULTS) if "ended" not in row}
@@ -102,6 +102,16 @@ def test_trainings_are_joined_with_their_predictions_which_can_be_left_out(
     path = tmp_path / "results.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in (*rows, predicted)))
     assert card.earlier(path) == rows
+
+
+def test_lines_of_another_module_are_kept_and_one_without_any_is_an_error(tmp_path):
+    bench = Bench("x", "", {}, False, tmp_path, tmp_path, time.time() + 60)
+    first.lines_of(bench, "json", "-c", "print('noise'); print('{\"call\": 1}'); exit(1)")
+    first.lines_of(bench, "json", "-c", "raise KeyError")
+    first.lines_of(bench, "a_module_that_is_not_there")
+    lines, failed, skipped = read(tmp_path / RESULTS)
+    assert lines["call"] == 1 and failed["error"] == "json ended with 1"
+    assert skipped["skipped"] == "this clone has no a_module_that_is_not_there"
 
 
 def test_the_parts_functions_are_there():

@@ -99,7 +99,7 @@ def test_a_change_that_fits_what_was_asked_is_named_beside_the_largest_without_i
     assert after is not None and after.line == "python train.py --batch-size 1713"
     assert after.why == (
         "1,713: the largest batch size that fits as the script is; with mixed precision 3,000 "
-        "does; predicted 34.9 GiB of 35.5 GiB, 341,000 samples/s"
+        "does; predicted 34.9 GiB of 35.5 GiB, 196,000 samples/s"
     )
 
 
