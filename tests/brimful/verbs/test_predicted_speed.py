@@ -7,7 +7,7 @@ import pytest
 from brimful import predict
 from brimful.show.headline import headline
 from brimful.values import Prediction
-from brimful_inside.simulator.roofline import Kernel
+from brimful_inside.simulator.roofline import DEFAULT, Kernel
 from brimful_inside.simulator.trace import Free, Malloc, Row
 from brimful_inside.wire import WorstBatch
 from tests.brimful.verbs.world import MIB, World, reporting, work
