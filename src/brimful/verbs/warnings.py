@@ -40,7 +40,6 @@ _APPROXIMATIONS = {
     "nested tensors in TransformerEncoder": "padded tensors were taken, which are larger",
     "flash_attn": "a stand-in answered its import: PyTorch's copy of its kernels ran",
     "flash_attn.bert_padding": "which tokens are padding depends on data, so all were kept",
-    "xformers": "a stand-in answered its import: PyTorch's copy of its kernels ran",
     "paged optimizer states": "NVIDIA's driver moves them between host and card, so they are not "
     "counted on the card",
     "an optimizer's step on the host": "a stand-in ran; its time is that of a host that moves 40 "

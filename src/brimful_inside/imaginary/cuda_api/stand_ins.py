@@ -1,17 +1,15 @@
-"""Libraries of fused attention, which are built for a card: a stand-in answers their import while
-the imaginary GPU is there.
+"""flash-attn, which is built for a card: a stand-in answers its import while the imaginary GPU is
+there.
 
-flash-attn (flash_attn/flash_attn_interface.py) and xformers (xformers/ops/fmha) have kernels that
-PyTorch has taken over; so PyTorch's operations of the same kernels run in their place, and
-operators/attention.py knows what those hold. Where a library is installed, what the stand-in lacks
-is imported from there."""
+PyTorch has taken over its kernels (flash_attn/flash_attn_interface.py); so PyTorch's operations of
+the same kernels run in their place, and operators/attention.py knows what those hold. Where the
+library is installed, what the stand-in lacks is imported from there."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import re
 import sys
-from functools import partial
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any, Dict, Iterator, Optional, Sequence, Tuple
@@ -22,14 +20,13 @@ import torch.nn.functional as F
 from brimful_inside import Refused
 from brimful_inside.imaginary.operators.attention import HALVES
 from brimful_inside.imaginary.state.device import ImaginaryGpu
-from brimful_inside.imaginary.state.errors import Unsupported
 from brimful_inside.imaginary.state.tensors import Tensor
 
 Whole = Tuple[int, int]
 NO_WINDOW = (-1, -1)
 FLASH_SINCE = (8, 0)
 #: By the name of the package: its distribution, and the version whose functions these are.
-DISTRIBUTIONS = {"flash_attn": ("flash-attn", "2.8.3"), "xformers": ("xformers", "0.0.33")}
+DISTRIBUTIONS = {"flash_attn": ("flash-attn", "2.8.3")}
 
 
 class FlashAttention:
@@ -156,45 +153,6 @@ class FlashAttention:
         return input[indices]
 
 
-class LowerTriangularMask:
-    """xformers.ops.LowerTriangularMask: attention to what came before."""
-
-
-def memory_efficient_attention(
-    gpu: ImaginaryGpu,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_bias: Any = None,
-    p: float = 0.0,
-    scale: Optional[float] = None,
-    *,
-    op: Any = None,
-    output_dtype: Optional[torch.dtype] = None,
-) -> Tensor:
-    """xformers' function. Shapes: (batch, length, heads, head size), the heads perhaps in groups,
-    or without heads."""
-    gpu.approximate("xformers")
-    causal = isinstance(attn_bias, LowerTriangularMask)
-    if attn_bias is not None and not causal and not isinstance(attn_bias, Tensor):
-        raise Unsupported(
-            "xformers.ops.memory_efficient_attention",
-            "a %s is not modelled" % type(attn_bias).__name__,
-        )
-    shape, mask = query.shape, None if causal else attn_bias
-    parts = [
-        part.unsqueeze(2) if part.dim() == 3 else part.flatten(2, -2)
-        for part in (query, key, value)
-    ]
-    if mask is not None and mask.dim() == 3:
-        mask = mask.unsqueeze(1)
-    heads_first = [part.transpose(1, 2) for part in parts]
-    out = F.scaled_dot_product_attention(
-        *heads_first, attn_mask=mask, dropout_p=p, is_causal=causal, scale=scale
-    )
-    return out.transpose(1, 2).reshape(*shape[:-1], value.shape[-1])
-
-
 def _modules(gpu: ImaginaryGpu) -> Dict[str, Dict[str, Any]]:
     """What is in each module of a stand-in, by the module's name."""
     flash = FlashAttention(gpu)
@@ -204,21 +162,12 @@ def _modules(gpu: ImaginaryGpu) -> Dict[str, Dict[str, Any]]:
     attention = {
         name: function for name, function in public.items() if name.startswith("flash_attn")
     }
-    version = {name: {"__version__": version} for name, (_, version) in DISTRIBUTIONS.items()}
-    fused = {
-        "memory_efficient_attention": partial(memory_efficient_attention, gpu),
-        "LowerTriangularMask": LowerTriangularMask,
-    }
     return {
-        "flash_attn": {**version["flash_attn"], **attention},
+        "flash_attn": {"__version__": DISTRIBUTIONS["flash_attn"][1], **attention},
         "flash_attn.flash_attn_interface": attention,
         "flash_attn.bert_padding": {
             name: function for name, function in public.items() if name not in attention
         },
-        "xformers": version["xformers"],
-        "xformers.ops": fused,
-        "xformers.ops.fmha": fused,
-        "xformers.ops.fmha.attn_bias": {"LowerTriangularMask": LowerTriangularMask},
     }
 
 

@@ -1,5 +1,5 @@
-"""flash-attn and xformers, which are not installed here: what their stand-ins hold, by the formulas
-of their sources."""
+"""flash-attn, which is not installed here: what its stand-in holds, by the formulas of its
+source."""
 
 import importlib
 import importlib.metadata
@@ -165,23 +165,10 @@ def test_of_an_installed_library_the_rest_is_imported_from_there(gpu, tmp_path, 
     )
 
 
-def test_xformers_attention_is_pytorchs_of_the_same_kernels(gpu):
-    xformers: Any = importlib.import_module("xformers.ops")
-    leaves = parts()
-    out = xformers.memory_efficient_attention(*leaves, attn_bias=xformers.LowerTriangularMask())
-    assert out.shape == leaves[0].shape and out.is_contiguous()
-    assert taken(out, leaves) == BATCH * 4 * LENGTH * 4 * (1 + SIZE)
-    flat = [leaf.flatten(2) for leaf in leaves]
-    bias = torch.zeros(BATCH, LENGTH, LENGTH, device="cuda", dtype=torch.half)
-    assert xformers.memory_efficient_attention(*flat, attn_bias=bias).shape == flat[0].shape
-    with pytest.raises(NotImplementedError, match="a dict is not modelled"):
-        xformers.memory_efficient_attention(*leaves, attn_bias={})
-
-
 def test_without_an_imaginary_card_there_are_no_stand_ins(gpu):
     importlib.import_module("flash_attn.bert_padding")
     gpu.leave()
-    assert not [name for name in sys.modules if name.split(".")[0] in ("flash_attn", "xformers")]
+    assert not [name for name in sys.modules if name.split(".")[0] == "flash_attn"]
     assert importlib.util.find_spec("flash_attn") is None
 
 
