@@ -13,7 +13,6 @@ from pathlib import Path
 
 import psutil
 
-from brimful import __version__
 from brimful.measure import accelerators
 from brimful.values import Machine
 
@@ -113,9 +112,18 @@ def machine() -> Machine:
         cgroup_limit_bytes=Cgroup().memory_limit_bytes(),
         shm_bytes=shm_bytes(),
         python_version=platform.python_version(),
-        brimful_version=__version__,
+        brimful_version=_brimful_version(),
         accelerators=tuple(card.name for card in accelerators.visible()),
     )
+
+
+def _brimful_version() -> str:
+    from importlib import metadata  # takes a twentieth of the start of brimful
+
+    try:
+        return metadata.version("brimful")
+    except metadata.PackageNotFoundError:
+        return "unknown (run from a source tree)"
 
 
 class Cgroup:

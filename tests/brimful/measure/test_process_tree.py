@@ -150,7 +150,7 @@ class FakeTree:
             self.held[int(name[1:])] = Memory(resident * MIB, highest * MIB)
             self.proportional[int(name[1:])] = proportional * MIB
 
-    def memory(self):
+    def memory(self, also_new):
         return dict(self.held)
 
     def proportional_bytes(self, pid):
