@@ -204,12 +204,19 @@ def test_no_file_an_unknown_job_and_a_damaged_baseline_have_a_sentence_each(fold
     )
 
 
-def test_a_baseline_that_cannot_be_written_has_a_sentence(folder: Path):
+def test_a_baseline_that_cannot_be_written_has_a_sentence(folder: Path, monkeypatch):
     (folder / LOCK).mkdir()
     assert f"{LOCK} cannot be read" in refused().problem
     (folder / LOCK).rmdir()
     (folder / LOCK).symlink_to("gone/away.json")
-    with pytest.raises(UsageError, match="could not be written: No such file"):
+    checked(update=True)
+    assert not (folder / LOCK).is_symlink(), "a link that somebody committed is not followed"
+
+    def refuses(path, content, mode=0):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("brimful.files.replace", refuses)
+    with pytest.raises(UsageError, match="could not be written: Permission denied"):
         checked(update=True)
 
 
