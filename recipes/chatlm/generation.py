@@ -18,7 +18,7 @@ from brimful_train.training_state import load_model
 from recipes.chatlm.data import encode, fingerprint, load_tokenizer, pad
 from recipes.chatlm.loss import IGNORED
 from recipes.chatlm.model import chat_model
-from recipes.chatlm.recipe import BLEU_ZH, FILE_NAME, ChatDescription, loss
+from recipes.chatlm.recipe import FILE_NAME, ChatDescription, bleu, loss
 from recipes.chatlm.rows import read_rows
 from recipes.chatlm.settings import AnswerOptions, DataOptions, ModelOptions
 from recipes.common.description import description_of, trained_weights
@@ -139,6 +139,6 @@ def evaluate(data: DataOptions, options: AnswerOptions) -> None:
     print(
         f"loss {total / tokens:.4f} over {counted(len(rows), 'row')} and {counted(tokens, 'token')}"
     )
-    for metric in (BLEU_ZH, CHRF()):
+    for metric in (bleu(), CHRF()):
         score = metric.corpus_score(made, [[response for _, response in rows]])
         print(score.format(signature=metric.get_signature().format()))

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from sacrebleu.metrics.bleu import BLEU
 from torch import nn
 
 from brimful.values import EffectiveSetting
@@ -25,7 +24,6 @@ from recipes.common.description import check_resumable, write_description
 from recipes.common.running import is_first, say
 
 FILE_NAME = "chatlm.json"
-BLEU_ZH = BLEU(tokenize="zh")
 NGRAMS = [f"{n}-grams" for n in range(1, 5)]
 
 
@@ -111,6 +109,13 @@ def loss(model: nn.Module, batch: Batch) -> Sum:
     return Sum(*model(input_ids=prompts, attention_mask=mask, labels=labels))
 
 
+def bleu() -> Any:
+    """sacrebleu's, which is imported where one is computed: a second less before the training."""
+    from sacrebleu.metrics.bleu import BLEU
+
+    return BLEU(tokenize="zh")
+
+
 def bleu_sums(model: Any, batch: Batch, tokenizer: Any, most: int) -> dict[str, Sum]:
     """Answers, and what their BLEU is made of: matches and n-grams of each order, and both lengths.
 
@@ -126,7 +131,7 @@ def bleu_sums(model: Any, batch: Batch, tokenizer: Any, most: int) -> dict[str, 
     answers, references = (
         tokenizer.batch_decode(rows, skip_special_tokens=True) for rows in tokens
     )
-    score = BLEU_ZH.corpus_score(answers, [references])
+    score = bleu().corpus_score(answers, [references])
     sums = [*zip(score.counts, score.totals, strict=True), (score.sys_len, score.ref_len)]
     return {name: Sum(*both) for name, both in zip((*NGRAMS, "length"), sums, strict=True)}
 
@@ -142,7 +147,7 @@ def derive(sums: Mapping[str, tuple[float, float]]) -> dict[str, float]:
     if "length" in sums:
         whole = {name: [int(part) for part in sums[name]] for name in (*NGRAMS, "length")}
         right, made = map(list, zip(*(whole[name] for name in NGRAMS), strict=True))
-        measures["bleu"] = BLEU.compute_bleu(
-            right, made, *whole["length"], smooth_method="exp"
-        ).score
+        measures["bleu"] = (
+            bleu().compute_bleu(right, made, *whole["length"], smooth_method="exp").score
+        )
     return measures

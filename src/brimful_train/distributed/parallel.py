@@ -10,13 +10,11 @@ rank; its forward gathers them.
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from brimful.errors import UsageError
@@ -108,6 +106,8 @@ def shard(module: nn.Module, ranks: Ranks) -> EffectiveSetting:
         return EffectiveSetting(
             "parallel", "fsdp2", "one process", "there is nobody to share the parameters with"
         )
+    from torch.distributed.fsdp import fully_shard  # a second that few trainings need
+
     holders = [m for m in module.modules() if isinstance(m, nn.ModuleList | nn.Sequential)]
     blocks = [
         child
@@ -126,11 +126,16 @@ def shard(module: nn.Module, ranks: Ranks) -> EffectiveSetting:
     )
 
 
+def is_sharded(value: object) -> TypeGuard[Any]:
+    """Whether it is a DTensor, without an import of torch.distributed.tensor."""
+    return hasattr(value, "full_tensor")
+
+
 def full(tree: Any) -> Any:
     """The tree with sharded tensors put together, on the host. All ranks take part, in the same
     order.
     """
-    if isinstance(tree, DTensor):
+    if is_sharded(tree):
         return tree.full_tensor().cpu()
     if isinstance(tree, Mapping):
         return {name: full(value) for name, value in tree.items()}
@@ -141,6 +146,8 @@ def full(tree: Any) -> Any:
 
 def sharded_as(held: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     """This rank's part of a whole tensor, as `held` is sharded; the tensor itself elsewhere."""
-    if not isinstance(held, DTensor) or isinstance(tensor, DTensor):
+    if not is_sharded(held) or is_sharded(tensor):
         return tensor
+    from torch.distributed.tensor import distribute_tensor
+
     return distribute_tensor(tensor.to(held.device, held.dtype), held.device_mesh, held.placements)

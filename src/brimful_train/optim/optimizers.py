@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 from torch.optim import SGD, Adafactor, Adam, AdamW, Optimizer
 from torch.optim._adafactor import adafactor
 
@@ -15,7 +14,7 @@ from brimful.errors import UsageError
 from brimful.units import counted
 from brimful.values import EffectiveSetting
 from brimful_train.config import ADAMS, OptimizerConfig, ScalingConfig
-from brimful_train.distributed.parallel import sharded_as
+from brimful_train.distributed.parallel import is_sharded, sharded_as
 from brimful_train.optim.schedules import scale
 
 _NORMALIZATION = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase)
@@ -39,7 +38,7 @@ def make_optimizer(
     lr, beta2, rows = scale(config.name, config.lr, config.beta2, scaling, effective_batch)
     groups = split_by_decay(model, config.weight_decay)
     parameters = [p for group in groups for p in group["params"]]
-    if config.name == "adafactor" and any(isinstance(p, DTensor) for p in parameters):
+    if config.name == "adafactor" and any(is_sharded(p) for p in parameters):
         raise UsageError(
             "config.optimizer.name = 'adafactor' with parameters sharded over ranks (FSDP2)",
             "PyTorch's Adafactor takes means over whole rows and columns, which a rank does not "
@@ -103,7 +102,7 @@ def _fused(name: str, parameters: list[torch.Tensor], device: torch.device) -> t
         return False, f"PyTorch has no fused kernel for {device.type}"
     if not all(torch.is_floating_point(p) for p in parameters):
         return False, "complex parameters have no fused kernel"
-    if name == "sgd" and any(isinstance(p, DTensor) for p in parameters):
+    if name == "sgd" and any(is_sharded(p) for p in parameters):
         return False, "fused SGD knows no sharded parameters (DTensor)"
     return True, "one kernel for all parameters, without memory of its own"
 
@@ -197,7 +196,7 @@ def prepare_state(optimizer: Optimizer) -> int:
                 _prepare(optimizer, group, parameter)
     held = (value for state in optimizer.state.values() for value in state.values())
     return sum(
-        (value.to_local() if isinstance(value, DTensor) else value).nbytes
+        (value.to_local() if is_sharded(value) else value).nbytes
         for value in held
         if isinstance(value, torch.Tensor)
     )
@@ -213,7 +212,7 @@ def _prepare(optimizer: Optimizer, group: dict[str, Any], parameter: torch.Tenso
     # DTensor
     stand_in = (
         torch.empty_like(parameter)
-        if isinstance(parameter, DTensor)
+        if is_sharded(parameter)
         else parameter.detach().new_zeros(()).expand(parameter.shape)
     )
     gradient, parameter.grad = parameter.grad, stand_in

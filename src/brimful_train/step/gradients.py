@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor import DTensor
 
+from brimful_train.distributed.parallel import is_sharded
 from brimful_train.distributed.ranks import Ranks
 
 BUCKET_BYTES = 25 * 2**20  # cited: DistributedDataParallel's default bucket_cap_mb of 25
@@ -146,7 +146,7 @@ def clip(parameters: Sequence[torch.Tensor], max_norm: float) -> torch.Tensor:
     else the check of the loss finds it.
     """
     norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm)
-    return norm.full_tensor() if isinstance(norm, DTensor) else norm
+    return norm.full_tensor() if is_sharded(norm) else norm
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
