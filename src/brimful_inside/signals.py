@@ -79,6 +79,10 @@ def ignore_in_worker(worker_id: int = 0) -> None:
     for number in MEANINGS:
         signal.signal(number, _tell_rank)
         signal.siginterrupt(number, False)
+    rank = multiprocessing.parent_process()
+    # torch's own watch takes for the parent whoever is it from now on
+    if rank is not None and not rank.is_alive():
+        os._exit(0)
 
 
 def _tell_rank(number: int, frame: Any) -> None:
@@ -87,7 +91,7 @@ def _tell_rank(number: int, frame: Any) -> None:
     rank = multiprocessing.parent_process()
     if number in (signal.SIGTERM, signal.SIGHUP) and rank is not None and rank.is_alive():
         with contextlib.suppress(ProcessLookupError):  # it has just ended
-            os.kill(int(rank.pid or 0), number)
+            os.kill(int(rank.pid or os.getpid()), number)
 
 
 def kill_instead(iterator: Any) -> None:
