@@ -17,7 +17,7 @@ TEST_ENVIRONMENT := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
 # Where tests are marked slow (tests/conftest.py), the recipes' all: other modules are not imported for them.
 SLOW_TESTS := tests/brimful_train tests/recipes tests/bench tests/brimful/end_to_end tests/test_install.py
 
-.PHONY: help setup test test-slow test-quick test-browser test-versions check format demo golden bench-predict bench-timm bench-families bench-llm bench-clock bench-probe bench-engine bench-kills card bench-cost bench-allocator bench-scripts bench-epochs bench-peers clean
+.PHONY: help setup test test-slow test-quick test-browser test-versions check format demo golden bench-predict bench-timm bench-llm bench-clock bench-probe bench-engine bench-kills card bench-cost bench-allocator bench-scripts bench-epochs bench-peers clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,11 +79,8 @@ bench-timm: $(TIMM_VENV)/.set-up ## Predict measured image models, in an environ
 	@[ -n "$(DATA)" ] || { echo "Say where the rows are: make bench-timm DATA=<folder with timm_a100_40gb.csv>" >&2; exit 2; }
 	PYTHONPATH=src $(TIMM_VENV)/bin/python -m bench.timm_rows "$(DATA)" $(if $(MODELS),--models $(MODELS))
 
-bench-families: $(STAMP) ## Whether intervals hold on families of networks that did not make them, by the kept rows (seconds; EVIDENCE=--evidence writes what intervals rest on anew)
-	$(PY) -m bench.families $(EVIDENCE)
-
-bench-llm: $(STAMP) ## Predict measured fine-tunings of language models: make bench-llm DATA=<folder with llm_rows.csv> (ONLY="words" for some rows; without DATA a public ladder of QLoRA alone, which needs bitsandbytes)
-	$(PY) -m bench.llm_rows $(if $(DATA),"$(DATA)") $(if $(ONLY),--only $(ONLY))
+bench-llm: $(STAMP) ## Predict measured fine-tunings of language models: make bench-llm DATA=<folder with llm_rows.csv> (ONLY="words" for some rows; without DATA a public ladder of QLoRA alone, which needs bitsandbytes; EVIDENCE=--evidence writes what intervals of several ranks rest on)
+	$(PY) -m bench.llm_rows $(if $(DATA),"$(DATA)") $(if $(ONLY),--only $(ONLY)) $(EVIDENCE)
 
 bench-scripts: $(STAMP) ## Predict every program of bench/scripts and write docs/programs.md (in TIMM_VENV too where it exists: make venv-cuda; ONLY="names")
 	$(PY) -m bench.run_scripts --python CPU=$(abspath $(PY)) \

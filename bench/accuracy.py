@@ -13,7 +13,6 @@ from typing import Any
 
 from bench.harness import MIB
 from brimful.decide.memory.intervals import (
-    KINDS,
     SEVERAL_RANKS,
     STEP_TIME,
     STEP_TIME_GROUPED,
@@ -24,7 +23,6 @@ from brimful.decide.memory.intervals import (
 # which lies outside: what is predicted may be that one. Made of two thirds of timm's models, such
 # intervals held 95 % of the runs of the others (log.md).
 SHARE_HELD = 0.95
-FAMILIES = 10  # so many speak for another one
 # Student's t at 99 % by degrees of freedom, 1 to 18 (a table of any textbook)
 # fmt: off
 STUDENT = (31.82, 6.965, 4.541, 3.747, 3.365, 3.143, 2.998, 2.896, 2.821, 2.764, 2.718, 2.681, 2.65,
@@ -60,17 +58,6 @@ def signed_errors(pairs: Sequence[Pair], context: int) -> list[float]:
     return [
         (p.predicted_reserved_bytes + context - p.measured_device_bytes) / p.measured_device_bytes
         for p in pairs
-    ]
-
-
-def relative_to_predicted(pairs: Sequence[Pair], context: int) -> list[float]:
-    """(measured - predicted) / predicted, row by row: what the interval around a prediction is made
-    of.
-    """
-    predictions = [pair.predicted_reserved_bytes + context for pair in pairs]
-    return [
-        (p.measured_device_bytes - predicted) / predicted
-        for p, predicted in zip(pairs, predictions, strict=True)
     ]
 
 
@@ -137,7 +124,7 @@ def evidence_from(
     names = [str(number) for number in range(len(errors))] if networks is None else networks
     if len(set(names)) < 20 and ends is None:
         raise ValueError(f"{len(set(names))} networks are too few for a 95 % interval")
-    known = (*KINDS, SEVERAL_RANKS, STEP_TIME, STEP_TIME_GROUPED)
+    known = (SEVERAL_RANKS, STEP_TIME, STEP_TIME_GROUPED)
     if situation not in known:
         raise ValueError(f"{situation!r} is none of: {'; '.join(known)}")
     low, high = ends or shortest_stretch(errors, names, SHARE_HELD)
@@ -170,27 +157,9 @@ def shortest_stretch(
     return best
 
 
-def ends_by_families(errors: Sequence[float], families: Sequence[str]) -> tuple[float, float]:
-    """The ends between which the runs of another family are expected, in whole percent: all lie
-    above the lower one, those of all families but one below the upper one. Raises ValueError for
-    fewer than 10 families.
-
-    One family may lie above, as what one of its runs took would else be kept free on every card;
-    the lower end decides about the word "tight" alone.
-    """
-    largest: dict[str, float] = {}
-    for error, family in zip(errors, families, strict=True):
-        largest[family] = max(error, largest.get(family, error))
-    if len(largest) < FAMILIES:
-        raise ValueError(f"{len(largest)} families are too few to speak for another")
-    return in_percent(min(errors), sorted(largest.values())[-2])
-
-
-def ends_of_few(
-    errors: Sequence[float], families: Sequence[str] | None = None
-) -> tuple[float, float]:
+def ends_of_few(errors: Sequence[float]) -> tuple[float, float]:
     """The ends between which 98 of 100 runs are expected, by 2 to 19 that are taken for draws from
-    a normal distribution (Student's t), in whole percent; of whatever `families`.
+    a normal distribution (Student's t), in whole percent.
     """
     reach = statistics.stdev(errors) * math.sqrt(1 + 1 / len(errors)) * STUDENT[len(errors) - 2]
     middle = statistics.mean(errors)

@@ -21,6 +21,7 @@ from typing import Annotated, Any
 
 from bench import accuracy, harness
 from bench.harness import MIB
+from brimful.decide.memory.intervals import SEVERAL_RANKS
 
 HERE = Path(__file__).parent
 SCRIPT = HERE / "finetune_llm.py"
@@ -241,10 +242,36 @@ def line_of(row: dict[str, str]) -> dict[str, Any]:
     }
 
 
+def write_evidence(lines: Sequence[dict[str, Any]], result: dict[str, Any]) -> None:
+    """What the interval of a card that trains with others rests on."""
+    pairs = [
+        (line["measured"]["device"], line["predicted"].get("device"))
+        for line in lines
+        if ", FSDP over " in line["kind"]
+    ]
+    errors = [measured / predicted - 1 for measured, predicted in pairs if measured and predicted]
+    basis = (
+        "Mistral-7B, all weights and LoRA, by Transformers' Trainer with FSDP over two cards, "
+        "measured by foundation-model-stack/fms-acceleration; traced with torch "
+        f"{result['versions']['torch']}"
+    )
+    evidence = accuracy.evidence_from(
+        errors,
+        SEVERAL_RANKS,
+        result["date"],
+        "two NVIDIA A100-SXM4-80GB",
+        basis,
+        ends=accuracy.ends_of_few(errors),
+    )
+    path = harness.EVIDENCE / "several-ranks-a100-80gb.json"
+    path.write_text(accuracy.evidence_json(evidence), encoding="utf-8")
+
+
 def main(
     data: Annotated[Path | None, f"folder with {CSV} (else the rows of {PUBLIC.name})"] = None,
     *,
     only: Annotated[list[str] | None, "the rows whose name holds one of the words"] = None,
+    evidence: Annotated[bool, "also write what intervals of several ranks rest on"] = False,
     out: harness.Out = harness.RESULTS,
 ) -> None:
     lines = []
@@ -258,6 +285,8 @@ def main(
         what = "memory and step time of fine-tuning language models, predicted, against measured"
         result = {**harness.heading(what, *VERSIONS), **figures}
         harness.keep("llm", result, out, of="", rows=lines)
+        if evidence:
+            write_evidence(lines, result)
 
 
 if __name__ == "__main__":

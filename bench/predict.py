@@ -8,11 +8,9 @@ this process (bench/traced.py). The measurements hold a CUDA context that depend
 one constant is fitted: on one half of the rows, judged on the other.
 """
 
-import datetime
 import random
 import statistics
 import time
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -88,18 +86,6 @@ def pairs_of(lines: list[dict]) -> list[accuracy.Pair]:
     return [accuracy.Pair(line["device_peak_mib"] * MIB, line["reserved_bytes"]) for line in lines]
 
 
-def evidence_of(lines: list[dict], context: int, gpu_name: str, date: str) -> str:
-    """The evidence file for dense networks: errors of predictions as brimful makes them, with the
-    catalogue's context.
-    """
-    basis = (
-        "MLPs with Adam in fp32, measured by GPUMemNet (arXiv 2602.17817); traced with torch "
-        f"{version('torch')}"
-    )
-    errors = accuracy.relative_to_predicted(pairs_of(lines), context)
-    return accuracy.evidence_json(accuracy.evidence_from(errors, "dense", date, gpu_name, basis))
-
-
 def print_table(result: dict) -> None:
     columns = ("held_out", "all", "catalogue")
     print("\n".join(accuracy.table({name.replace("_", " "): result[name] for name in columns})))
@@ -112,7 +98,6 @@ def main(
     rows: int = 60,
     seed: int = 0,
     gpu: str = "a100-40gb",
-    evidence: Annotated[Path | None, "also write what intervals rest on, to this file"] = None,
     out: harness.Out = harness.RESULTS,
 ) -> None:
     # As the rows show: their machine had a driver that loads all kernels together.
@@ -125,9 +110,6 @@ def main(
     heading["measured_by"] = "GPUMemNet (arXiv 2602.17817), one A100 40 GB; versions not known"
     result = {**heading, "gpu": card.key, "seed": seed, **judged}
     harness.keep("predict", result, out, of=card.key, rows=lines)
-    if evidence:
-        text = evidence_of(lines, context, f"one {card.name}", datetime.date.today().isoformat())
-        evidence.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

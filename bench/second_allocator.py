@@ -245,8 +245,9 @@ class Allocator:
 
     def _add_segment(self, pool: Pool, stream: int, unit: int, size: int) -> Block:
         segment = Segment(pool, stream, unit)
+        self.next_address -= size  # drivers place new segments below the earlier ones
         segment.blocks = [Block(segment, self.next_address, size, mapped=not unit)]
-        self.next_address, pool.segments = self.next_address + size, [*pool.segments, segment]
+        pool.segments = [segment, *pool.segments]
         return segment.blocks[0]
 
     # Physical memory for the lowest addresses that are free, beside what they have.

@@ -8,19 +8,16 @@ ordinary CUDA script (bench/scripts/timm_train.py) runs on the imaginary card at
 sizes, in this process; the sizes fitted through them, replayed, predict all its rows. Where the
 order of allocations differs between the sizes, each row is traced by itself. The measurements hold
 a CUDA context that depends on the driver: one constant is fitted, on the models of timm_seen.txt,
-whose errors were looked at while the formulas were sought. All other models judge; what intervals
-rest on are the errors of all. The whole takes an hour on two cores; `--models 60` a quarter of
-that.
+whose errors were looked at while the formulas were sought. All other models judge. The whole takes
+an hour on two cores; `--models 60` a quarter of that.
 """
 
 import functools
 import itertools
-import json
 import random
-import re
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,7 +28,7 @@ from bench import accuracy, harness
 from bench.harness import MIB
 from bench.traced import traced
 from brimful.decide.memory.fit import context_of
-from brimful.decide.memory.intervals import interval_for, kind_of
+from brimful.decide.memory.intervals import ALLOCATOR, parts_of
 from brimful.decide.memory.size_model import fit_size_model
 from brimful.measure.gpus import find_gpu, loaded_at_once, to_card
 from brimful.values import Gpu
@@ -49,9 +46,6 @@ WITHOUT_SAMPLES_MIB = 12_000
 # Of the peak; a network whose weights outweigh its activations shows little growth at first, and
 # that is sound
 VISIBLE = 0.05
-# Words in front of a name that say whose weights or which variant it is, not which family
-MARKS = ("tf", "legacy", "dm", "nf", "eca", "gc")
-WHOLE_NAME = 5  # letters: shorter ones end names of other kinds (convit is no vit)
 JUMP = 3.0  # times as much memory a sample as between the two sizes before
 
 
@@ -60,10 +54,11 @@ class Row:
     """One measured run and its prediction."""
 
     model: str
-    kind: str  # of network, as intervals go by it
     batch_size: int
     device_peak_mib: int
     reserved_bytes: int
+    low_bytes: int  # the ends of its interval, the context left out
+    high_bytes: int
     seconds: float  # of the model's traces and replays, divided by its rows
     own_trace: bool  # traced at its own batch size
 
@@ -82,28 +77,6 @@ def predicted_context() -> int:
     convolution.
     """
     return round(context_of(card_of_the_rows(), uses_cudnn=True).value)
-
-
-def families(models: Iterable[str]) -> dict[str, str]:
-    """The family of each model: the letters at the front of its name, without a version; where they
-    end with another family's whole name, that one (seresnet101 is a resnet).
-    """
-    fronts = {}
-    for model in models:
-        words = model.split("_")
-        front = next(word for word in words if word not in MARKS)
-        fronts[model] = re.match(r"[a-z]+?(?=v?\d|$)", front)[0]  # type: ignore[index]
-    whole = [front for front in fronts.values() if len(front) >= WHOLE_NAME]
-    return {
-        model: min((name for name in whole if front.endswith(name)), key=len, default=front)
-        for model, front in fronts.items()
-    }
-
-
-def kept_rows(result: Path) -> list[Row]:
-    """The rows beside a result, without those of models that look broken."""
-    odd = json.loads(result.read_text(encoding="utf-8"))["odd"]
-    return [Row(**line) for line in harness.read_rows(result) if line["model"] not in odd]
 
 
 def read_measured(folder: Path, count: int | None, seed: int) -> dict[str, dict[int, int]]:
@@ -154,15 +127,20 @@ def predict(model: str, measured: dict[int, int], take: Callable[[str, int], Pro
     begun = time.perf_counter()
     programs = {size: take(model, size) for size in SIZES}
     fitted = fit_size_model(programs)
-    reserved: dict[int, int] = {}
+    predicted: dict[int, tuple[int, int, int]] = {}
     for batch_size in measured:
         of = fitted or fit_size_model({batch_size: take(model, batch_size)})
         assert of is not None
-        reserved[batch_size] = of.replay_at(batch_size).peak.reserved
+        replayed = of.replay_at(batch_size)
+        peak = replayed.peak.reserved
+        parts = parts_of(peak, ALLOCATOR, replayed.spread)
+        below, above = (
+            sum(ends) for ends in zip(*((p.below_bytes, p.above_bytes) for p in parts), strict=True)
+        )
+        predicted[batch_size] = peak, peak - below, peak + above
     seconds = (time.perf_counter() - begun) / len(measured)
-    kind = kind_of(programs[SIZES[0]])
     return [
-        Row(model, kind, size, peak, reserved[size], round(seconds, 3), fitted is None)
+        Row(model, size, peak, *predicted[size], round(seconds, 3), fitted is None)
         for size, peak in sorted(measured.items())
     ]
 
@@ -182,14 +160,8 @@ def figures(rows: list[Row], context: int) -> dict[str, Any]:
     """How good the predictions of `rows` are under a given context, in bytes, and the intervals
     that come with them.
     """
-    predictions = [row.reserved_bytes + context for row in rows]
-    spans = [
-        interval_for(row.kind).around(predicted)
-        for row, predicted in zip(rows, predictions, strict=True)
-    ]
-    widths = [
-        (high - low) / predicted for (low, high), predicted in zip(spans, predictions, strict=True)
-    ]
+    spans = [(row.low_bytes + context, row.high_bytes + context) for row in rows]
+    widths = [(row.high_bytes - row.low_bytes) / (row.reserved_bytes + context) for row in rows]
     return {
         "context_bytes": context,
         **accuracy.accuracy([row.pair for row in rows], context),
@@ -236,53 +208,21 @@ def _odd_growth(points: list[tuple[int, int]]) -> str | None:
 
 
 def judge(rows: list[Row], examined: frozenset[str], card_bytes: int) -> dict[str, Any]:
-    """The figures of the models never looked at, of those that were, and of each kind of network
-    among the former.
+    """The figures of the models never looked at, and of those that were.
 
     All rows are in them; `sound` are those never looked at, without the models that look broken.
     """
     fitted, judged = split(rows, examined)
     context = accuracy.context_bytes([row.pair for row in fitted])
-    kinds = sorted({row.kind for row in judged})
     odd = odd_models(rows, card_bytes, context)
     sound = [row for row in judged if row.model not in odd]
     return {
         "held_out": figures(judged, context),
         "sound": figures(sound, context) if sound else None,
         "seen": figures(fitted, context),
-        "by_kind": {
-            kind: figures([row for row in judged if row.kind == kind], context) for kind in kinds
-        },
         "odd": odd,
         "seconds_per_prediction": statistics.median(row.seconds for row in rows),
     }
-
-
-def write_evidence(rows: list[Row], context: int, result: dict[str, Any], folder: Path) -> None:
-    """The errors of the rows under the context (bytes) that brimful predicts with, by kind of
-    network. `result`: its date and versions are those of the rows.
-    """
-    basis = (
-        "timm's models with SGD in fp32, measured by GPUMemNet (arXiv 2602.17817), one constant "
-        "of the workspace model "
-        f"and the context fitted to them; traced with torch {result['versions']['torch']}, timm "
-        f"{result['versions']['timm']}"
-    )
-    family = families([row.model for row in rows])
-    hardware, date = f"one {find_gpu(result['gpu']).name}", result["date"]
-    for kind in sorted({row.kind for row in rows}):
-        of = [row for row in rows if row.kind == kind]
-        errors = accuracy.relative_to_predicted([row.pair for row in of], context)
-        try:
-            ends = accuracy.ends_by_families(errors, [family[row.model] for row in of])
-            evidence = accuracy.evidence_from(errors, kind, date, hardware, basis, ends=ends)
-        except ValueError as error:
-            print(f"{kind}: {error}")
-            continue
-        (folder / f"{kind.replace(' ', '-')}-a100-40gb.json").write_text(
-            accuracy.evidence_json(evidence), encoding="utf-8"
-        )
-        print(f"{kind}: {len(of)} rows, {evidence.low_error:+.1%} to {evidence.high_error:+.1%}")
 
 
 def print_table(result: dict[str, Any]) -> None:
@@ -290,7 +230,6 @@ def print_table(result: dict[str, Any]) -> None:
         "held out": result["held_out"],
         "sound": result["sound"],
         "seen": result["seen"],
-        **result["by_kind"],
     }
     columns = {name: column for name, column in columns.items() if column}
     print("\n".join(accuracy.table(columns)))

@@ -56,11 +56,10 @@ def cells(python: str, job: str, peers: Sequence[str], **flags: Any) -> Iterator
 
 
 def brimful(python: str, job: str, most: int | None) -> Iterator[dict[str, Any]]:
-    """What `predict` names, and whether a trial traced that size: the size that is sure on a real
-    card, and the one without the interval. Both are of one call, with its seconds and trials."""
+    """What `predict` names, and whether a trial traced that size."""
     maximum = {"max_batch_size": most} if most else {}
     known = calibration(JOBS[job].memory)
-    words = ["predict", "--gpu", known.name, "--without-interval", *harness.flags(maximum)]
+    words = ["predict", "--gpu", known.name, *harness.flags(maximum)]
     command = [python, "-m", "bench.peers.cell", job, "train", "--batch-size", "{batch_size}"]
     with tempfile.TemporaryDirectory() as folder:
         calibrations.keep(known, Path(folder, "records"))

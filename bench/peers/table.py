@@ -5,11 +5,8 @@ from statistics import median
 from typing import Any
 
 Row = Mapping[str, Any]
-# What brimful names on a card that is there, and by its prediction alone: fields of its answer.
-BRIMFUL = {
-    "brimful": "largest_batch_size",
-    "brimful, without interval": "largest_without_interval",
-}
+# What brimful names on a card that is there: a field of its answer.
+BRIMFUL = {"brimful": "largest_batch_size"}
 # The environment that each is installed in.
 FINDERS = {
     **dict.fromkeys(BRIMFUL, "brimful"),

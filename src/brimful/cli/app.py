@@ -219,7 +219,6 @@ def predict(
         tuple[str, ...], Parameter(negative="", show_default=False, metavar="NAME=N,N,...")
     ] = (),
     sizes: Annotated[str | None, Parameter(metavar="N,N,...")] = None,
-    without_interval: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     snapshot: Annotated[Path | None, Parameter(group=OUTPUT, metavar="FILE")] = None,
     words: Words = (),
 ) -> int:
@@ -245,9 +244,6 @@ def predict(
     sizes
         The batch sizes of the table that says what each means: --sizes 32,48,64. Without it,
         brimful takes some up to the largest. No further trial is run.
-    without_interval
-        Name as well the largest batch size that fits if the prediction is right to the byte, its
-        interval left out. As a rule one more trial is run, at that size.
     snapshot
         Write the predicted run for PyTorch's memory viewer (pytorch.org/memory_viz): --snapshot
         peak.pickle.
@@ -264,7 +260,6 @@ def predict(
             solve=solve and setting_name(solve),
             grid=axes(grid),
             sizes=[parse_batch_size(size) for size in sizes.split(",")] if sizes else (),
-            without_interval=without_interval,
             snapshot=snapshot,
         )
     return views.show_prediction(record, common.json, common.details)

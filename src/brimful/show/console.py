@@ -39,6 +39,7 @@ from brimful.show.text import (
     bytes_text,
     epoch_text,
     loading_text,
+    uncertain_text,
     uneven_text,
 )
 from brimful.units import printable
@@ -56,7 +57,7 @@ _TONES = {
 
 # A prediction as long as nobody asks for details, without its table: what a user needs first.
 _LINES = 18
-_NUMBERS = ("memory", "uneven", "speed", "would help", "loading", "epoch")
+_NUMBERS = ("memory", "uncertain", "uneven", "speed", "would help", "loading", "epoch")
 
 
 class _Console(Console):
@@ -153,6 +154,7 @@ def _brief_facts(prediction: Prediction, record: Record) -> Facts:
     in_headline = loading and loading.binds and prediction.verdict == Verdict.FITS
     numbers = {
         "memory": _memory_text(prediction),
+        "uncertain": uncertain_text(prediction.peak) if prediction.peak is not None else "",
         "uneven": uneven_text(prediction),
         "speed": speed_sentence(speed).removesuffix(".") if speed else "",
         "would help": _remedies_text(prediction, remedies) if remedies else "",

@@ -296,7 +296,7 @@ def _largest_part(prediction: Prediction, fits: bool) -> str:
     if largest is None:
         return "; not even the smallest fits" if prediction.nothing_fits and not fits else ""
     by = "" if limited_by in (None, "budget") else f", {limited_text(limited_by)}"
-    taken = _recommended_part(prediction, value, largest) + _without_interval_part(prediction)
+    taken = _recommended_part(prediction, value, largest)
     if largest != value:
         return f"; the largest that fits is {largest:,}{by}{taken}"
     if prediction.solved is not None and prediction.solved.multiple_of > 1:
@@ -320,15 +320,6 @@ def _recommended_part(prediction: Prediction, value: int, largest: int) -> str:
     if size == largest:
         return f" ({takes}, {source})"
     return f"; the recommended {size:,} takes {takes} ({source})"
-
-
-def _without_interval_part(prediction: Prediction) -> str:
-    largest, without = prediction.largest_batch_size, prediction.largest_without_interval
-    if largest is None or without is None or prediction.limited_by not in (None, "budget"):
-        return ""
-    if without > largest:
-        return f"; {without:,} fits if the prediction is right to the byte"
-    return "; none larger fits, even if the prediction is right to the byte"
 
 
 def of_grid(prediction: Prediction) -> Headline:

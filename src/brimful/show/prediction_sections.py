@@ -32,6 +32,7 @@ from brimful.show.text import (
     method_text,
     no_speed_text,
     not_counted_text,
+    part_text,
     question_of,
     seconds_cell,
     seconds_text,
@@ -180,7 +181,10 @@ def _facts(prediction: Prediction) -> tuple[tuple[str, Cell], ...]:
         ("how", Cell(method_text(prediction.method, prediction.exact))),
     ]
     if prediction.peak is not None:
-        rows.append(("interval", Cell(prediction.peak.interval_basis)))
+        rows += [
+            (f"uncertain: {part.name}", Cell(part_text(part), note=part.evidence))
+            for part in prediction.peak.interval_parts
+        ]
     if prediction.worst_batch is not None:
         rows.append(("worst batch", Cell(prediction.worst_batch.what)))
     if uneven := uneven_text(prediction):

@@ -19,8 +19,10 @@ from brimful.values import (
     Estimate,
     Execution,
     Failure,
+    IntervalPart,
     Loading,
     Outcome,
+    PeakEstimate,
     PhasePeak,
     PredictedSpeed,
     Prediction,
@@ -85,6 +87,24 @@ ABSENT = Cell(ABSENT_TEXT)
 
 def bytes_text(value: float | None) -> str:
     return ABSENT_TEXT if value is None else format_bytes(int(value))
+
+
+def part_text(part: IntervalPart) -> str:
+    """What is uncertain of a peak: "-120 MiB to +0.4 GiB"."""
+    ends = ("-", part.below_bytes), ("+", part.above_bytes)
+    return " to ".join(f"{sign}{bytes_text(end)}" if end else "0" for sign, end in ends)
+
+
+def uncertain_text(peak: PeakEstimate) -> str:
+    """ "+0.4 GiB at most: CUDA context 0.3 GiB, cuDNN's workspaces 0.1 GiB": what may make the peak
+    larger."""
+    above = [part for part in peak.interval_parts if part.above_bytes]
+    above.sort(key=lambda part: part.above_bytes, reverse=True)
+    if not above:
+        return ""
+    most = bytes_text(sum(part.above_bytes for part in above))
+    named = ", ".join(f"{part.name} {bytes_text(part.above_bytes)}" for part in above)
+    return f"at most +{most}: {named}"
 
 
 def count_text(value: float | None) -> str:

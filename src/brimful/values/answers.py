@@ -282,8 +282,6 @@ class Prediction:
     largest_with_a_step: int | None = None
     # None: nobody knows how many samples it has, or how long a step takes
     epoch: Epoch | None = None
-    # that fits if the predicted peak is right to the byte; None: it was not asked, or none is named
-    largest_without_interval: int | None = None
     # where several cards were asked about: all of them, the cheapest epoch first
     which: tuple[CardAnswer, ...] = ()
     smallest: bool = False  # of these the one with the least memory comes first

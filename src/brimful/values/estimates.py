@@ -20,6 +20,16 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True)
+class IntervalPart:
+    """What is uncertain of a predicted peak, and by how many bytes it may lie below and above."""
+
+    name: str
+    below_bytes: int
+    above_bytes: int
+    evidence: str
+
+
+@dataclass(frozen=True)
 class PeakEstimate:
     """A peak of device memory in its three names (docs/quantities.md)."""
 
@@ -28,7 +38,7 @@ class PeakEstimate:
     device_bytes: int
     device_interval_bytes: tuple[int, int]  # 95 %
     source: Source
-    interval_basis: str  # the bench result it rests on, or why it is assumed
+    interval_parts: tuple[IntervalPart, ...]  # whose sum it is, the largest first
     # by so much the device's is lower if nothing is as large as the upper bound at which it counts
     # where only values decide its size (a boolean mask that selects nothing)
     at_most_bytes: int = 0

@@ -182,13 +182,14 @@ def answer_at(
         return Answer(size, Verdict.DOES_NOT_FIT, None, {}, conclusion=conclusion)
     card = view.card
     shown, verdict = card.shown(replayers.as_drawn), card.verdict(replayers.all_orders)
-    fits, alone, peak = verdict == Verdict.FITS, None, card.estimate(shown.peak)
+    fits, alone = verdict == Verdict.FITS, None
+    peak = card.estimate(shown.peak, spread=shown.spread)
     retries = shown.retries / max(1, shown.steps)
     seldom, phases = replayers.are_uneven and retries < SELDOM, shown.phases
     if replayers.are_uneven:
         largest = card.shown(replayers.largest_batches)
         phases = largest.phases | phases  # over an epoch an evaluation may be left out
-        alone = card.estimate(largest.peak, fits)
+        alone = card.estimate(largest.peak, fits, largest.spread)
         highest = card.device_bytes(card.shown(replayers.all_orders).peak)
         low, high = peak.device_interval_bytes
         peak = replace(peak, device_interval_bytes=(low, max(high, highest)))
@@ -196,7 +197,7 @@ def answer_at(
         size,
         verdict,
         card.that_fits(peak) if fits else peak,
-        {name: card.estimate(peaks, fits) for name, peaks in phases.items()},
+        {name: card.estimate(peaks, fits, shown.spread) for name, peaks in phases.items()},
         None if seldom else retries,
         None if seldom else giving_back_s(shown),
         conclusion,
@@ -308,4 +309,4 @@ def estimate_of(peak: PeakEstimate | None) -> Estimate | None:
     if peak is None:
         return None
     low, high = peak.device_interval_bytes
-    return Estimate(peak.device_bytes, peak.source, low, high, peak.interval_basis)
+    return Estimate(peak.device_bytes, peak.source, low, high)

@@ -10,7 +10,6 @@ from functools import partial
 from itertools import product
 
 from brimful.decide.loaders_seen import loaders
-from brimful.decide.memory.search_traced import FIRST_SIZE
 from brimful.decide.memory.size_model import SizeModel, fit_size_model
 from brimful.decide.run.settings import BATCH_SIZE
 from brimful.errors import CUT_SHORT, BrimfulError, CommandFailed, DoesNotFit, UsageError
@@ -172,11 +171,6 @@ def _add_rows(rows: list[_Row], session: Session, began: Start, grid: Grid) -> N
         _fill(rows[-1])
         if len(rows) == 1 and not view.trials.completed():
             raise next(iter(rows[0].errors.values()))
-    for row in rows:
-        sizes = [size for size in row.view.trials.completed() if size is not None]
-        if sizes:  # as a prediction of that cell alone would
-            first = min(sizes, key=lambda size: abs(size - FIRST_SIZE))
-            row.view.judge_by(first if along == BATCH_SIZE else max(sizes))
 
 
 def without_effect(cells: Sequence[GridCell]) -> Iterator[Diagnostic]:

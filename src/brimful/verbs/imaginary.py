@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import NamedTuple
 
-from brimful.command import fill, placeholders
+from brimful.command import fill
 from brimful.decide.loaders_seen import (
     dataset_length,
     input_size,
@@ -19,12 +19,7 @@ from brimful.decide.loaders_seen import (
 )
 from brimful.decide.memory.bracket import run_search, upper_limit
 from brimful.decide.memory.fit import Card, Replayer, context_of, slack_of
-from brimful.decide.memory.intervals import (
-    WITH_CONVOLUTIONS,
-    interval_for,
-    kind_of,
-    of_several_ranks,
-)
+from brimful.decide.memory.intervals import ALLOCATOR, of_several_ranks
 from brimful.decide.memory.known_traces import Traced
 from brimful.decide.memory.search_traced import FIRST_SIZE, MemoryConclusion, search_largest
 from brimful.decide.memory.size_model import SizeModel
@@ -38,7 +33,6 @@ from brimful.decide.memory.uneven import (
     scaled,
     vary_by_batch,
 )
-from brimful.decide.run.settings import BATCH_SIZE
 from brimful.errors import DoesNotFit
 from brimful.units import format_bytes, format_interval, noun_of
 from brimful.values import Budget, Device, Diagnostic, Gpu, Outcome, Setting, TrialResult
@@ -53,15 +47,6 @@ from brimful_inside.simulator.replay import Replayed, worst_of
 
 # An epoch of uneven batches tells of sizes up to so many times larger or smaller (assumed).
 NEAR = 2
-
-
-@dataclass(frozen=True)
-class Judged:
-    """A card as this program meets it."""
-
-    gpu: Gpu  # with the context that the program has on it
-    card: Card  # with the interval of this kind of network
-    kind: str  # of network
 
 
 class Replayers(NamedTuple):
@@ -84,8 +69,6 @@ class CardView:
     budget: Budget
     # Sizes that were traced for another card: its own search begins with them.
     begins_with: tuple[int, ...] = ()
-    # The size that shows the kind of network; None: the first that trained, as far as one has.
-    judged_by: int | None = None
     conclusion: MemoryConclusion | None = None  # of its search, once that came to its end
 
     def on(self, device: Device, budget: Budget) -> "CardView":
@@ -126,13 +109,15 @@ class CardView:
     def replayers(self, size: int | None, programs: Sequence[Program]) -> Replayers:
         """Those of the programs of all cards at a size."""
         epochs, beside = self.epochs(size, None), self.beside_epochs(size, programs)
-        drawn, all_orders = (
-            partial(self._worst, [*beside, *epochs[:end]]) for end in (1, len(epochs))
-        )
-        return Replayers(partial(self._worst, programs), drawn, all_orders, bool(epochs))
+        drawn, all_orders = (partial(self._worst, beside, epochs[:end]) for end in (1, len(epochs)))
+        return Replayers(partial(self._worst, programs, []), drawn, all_orders, bool(epochs))
 
-    def _worst(self, programs: Sequence[Program], room: int | None) -> Replayed:
-        return worst_of([self.card.replay(program, room) for program in programs])
+    def _worst(
+        self, programs: Sequence[Program], epochs: Sequence[Program], room: int | None
+    ) -> Replayed:
+        """Epochs are long, and their orders are assumptions enough."""
+        replays = [self.card.replay(program, room) for program in programs]
+        return worst_of([*replays, *(self.card.replay(epoch, room, False) for epoch in epochs)])
 
     def beside_epochs(self, size: int | None, programs: Sequence[Program]) -> Sequence[Program]:
         """Those programs, with batches of the largest samples, unless they come in no epoch: no
@@ -140,7 +125,7 @@ class CardView:
         learned_at, trials = self._learned_at(size), self.trials
         if not trials.epochs.get(learned_at) or learned_at not in trials.drawn:
             return programs
-        phases = self._worst(programs, None).phases
+        phases = self._worst(programs, [], None).phases
         trains = max(phases, key=lambda name: phases[name].reserved) == "train"
         return () if trains else programs
 
@@ -229,62 +214,36 @@ class CardView:
 
     # --- the card, as the program meets it
 
-    @property
-    def gpu(self) -> Gpu:
-        return self.judged.gpu
-
-    @property
-    def card(self) -> Card:
-        return self.judged.card
-
     @cached_property
-    def judged(self) -> Judged:
+    def gpu(self) -> Gpu:
+        """With the context that the program has on it."""
         trials, gpu = self.trials, self.device.gpu
         assert gpu is not None
         sizes = trials.completed() or trials.results
         first = next(iter(sizes))
         if trials.in_batches:  # a search begins there, after trials that found a place
             first = min(sizes, key=lambda size: abs((size or 0) - FIRST_SIZE))
-        size = first if self.judged_by is None else self.judged_by
-        programs = self.programs(size)
-        fullest = trials.trace(size) if len(programs) > 1 else None
+        programs = self.programs(first)
+        fullest = trials.trace(first) if len(programs) > 1 else None
         if fullest is not None:
             programs = (self.here(program_of(fullest)),)
         program = programs[0] if len(programs) == 1 else NOTHING
-        gpu = with_its_context(gpu, trials.results[size], program)
-        kind, context = kind_of(program), gpu.context_bytes
-        interval, reports = interval_for(kind), trials.results[size].reports
-        if any(ranks > 1 for report in reports for ranks in report.communicators):
-            interval = of_several_ranks(interval)
-        card = Card(
+        return with_its_context(gpu, trials.results[first], program)
+
+    @cached_property
+    def card(self) -> Card:
+        trials, gpu = self.trials, self.gpu
+        context, reports = gpu.context_bytes, trials.representative().reports
+        ranks = any(count > 1 for report in reports for count in report.communicators)
+        return Card(
             budget_bytes=self.budget.bytes,
             context_bytes=int(context.value),
             context_slack_bytes=slack_of(context),
-            interval=interval,
+            interval=of_several_ranks(ALLOCATOR) if ranks else ALLOCATOR,
             settings=settings_in({**os.environ, **trials.command.environment}),
             capacity_bytes=capacity_bytes(self.device),
             calibration=gpu.calibration,
         )
-        return Judged(gpu, card, kind)
-
-    def judge_by(self, size: int) -> bool:
-        """From here on the kind of network, by which the card's interval goes, is that at this
-        size. Whether that changes it.
-
-        How much cuDNN's workspaces matter is judged by small batches: as a prediction of the
-        command with this value does, a further trial has one, where there are convolutions and the
-        command takes a batch size.
-        """
-        before, trials, self.judged_by = self.card, self.trials, size
-        del self.judged
-        takes_a_batch_size = not trials.in_batches and BATCH_SIZE in placeholders(trials.command)
-        if takes_a_batch_size and self.judged.kind in WITH_CONVOLUTIONS:
-            settings = trials.settings_at(size)
-            settings.pop(BATCH_SIZE, None)
-            small = Trials(trials.session, trials.command, self.device, settings)
-            first_that_trains(small, None)
-            self.judged = CardView(small, self.device, self.budget).judged
-        return self.card != before
 
 
 def view_of(session: Session, began: Start, settings: Mapping[str, Setting], **more) -> CardView:
@@ -318,16 +277,10 @@ def search(view: CardView, asked: int | None) -> MemoryConclusion:
 
     limits = replace(trials.limits(), over_an_epoch=_largest_by_its_epoch(view, asked, first))
 
-    def searched() -> MemoryConclusion:
-        steps = search_largest(
-            view.card, limits, first, multiple_of, view.begins_with, trials.unknown, asked
-        )
-        return run_search(steps, view.traced)
-
-    conclusion = searched()
-    largest = None if trials.in_batches else conclusion.estimate.largest_batch_size
-    if largest is not None and largest in trials.completed() and view.judge_by(largest):
-        conclusion = searched()  # what was traced is not traced again
+    steps = search_largest(
+        view.card, limits, first, multiple_of, view.begins_with, trials.unknown, asked
+    )
+    conclusion = run_search(steps, view.traced)
     view.conclusion = conclusion = _over_an_epoch(view, conclusion)
     trials.session.keep(conclusion.estimate)
     return conclusion
@@ -344,27 +297,6 @@ def _largest_by_its_epoch(view: CardView, asked: int | None, first: int) -> int 
         return None
     largest = largest_scaled(view.card, asked, programs, 0, asked, view.fixed_sizes)
     return max(first, largest)
-
-
-def largest_without_interval(view: CardView, conclusion: MemoryConclusion) -> int | None:
-    """The largest batch size that fits if predicted peaks are right to the byte, by a trial at it.
-
-    `conclusion`: of the search with the interval; that one's traces are not taken again. None where
-    it names no size.
-    """
-    if conclusion.estimate.largest_batch_size is None:
-        return None
-    interval = replace(view.card.interval, low=0.0, high=0.0)
-    card = replace(view.card, interval=interval, context_slack_bytes=(0, 0))
-    trusting = view.on(view.device, view.budget)
-    trusting.judged = replace(view.judged, card=card)
-    steps = search_largest(
-        card,
-        view.trials.limits(),
-        multiple_of=conclusion.multiple_of,
-        begins_with=trusting.begins_with,
-    )
-    return _over_an_epoch(trusting, run_search(steps, trusting.traced)).estimate.largest_batch_size
 
 
 def _over_an_epoch(view: CardView, conclusion: MemoryConclusion) -> MemoryConclusion:

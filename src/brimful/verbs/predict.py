@@ -10,7 +10,7 @@ from math import prod
 from pathlib import Path
 
 from brimful.decide.loaders_seen import largest_batch
-from brimful.decide.memory.search_traced import NOT_FOLLOWED, MemoryConclusion
+from brimful.decide.memory.search_traced import NOT_FOLLOWED
 from brimful.decide.next_command import after_prediction, recommended
 from brimful.decide.run.settings import BATCH_SIZE
 from brimful.decide.speed.epoch import epoch_of, loading_of
@@ -33,7 +33,7 @@ from brimful.verbs.answers import asked_about, by_search, sizes_of, so_far, time
 from brimful.verbs.devices import CardRequest
 from brimful.verbs.exports import require_writable, write_snapshot
 from brimful.verbs.grid import MOST_CELLS, grid_of, without_effect
-from brimful.verbs.imaginary import CardView, largest_without_interval, view_of
+from brimful.verbs.imaginary import CardView, view_of
 from brimful.verbs.results import PHASES
 from brimful.verbs.session import Options
 from brimful.verbs.start import start
@@ -59,7 +59,6 @@ def predict(
     solve: str | None = None,
     grid: Mapping[str, Sequence[Setting]] | None = None,
     sizes: Sequence[int] = (),
-    without_interval: bool = False,
     snapshot: str | Path | None = None,
     smallest: bool = False,
 ) -> Record:
@@ -71,13 +70,11 @@ def predict(
     ``{batch_size}`` left open it answers for the largest that fits. `solve`: another setting to
     name the largest value of, on each of the cards. `grid`: one or two settings with their values;
     each combination is a cell of a table, and the fastest that fits is the answer. `sizes`: the
-    batch sizes of its table of them; () takes some up to the largest. `without_interval`: whether
-    the largest that fits if the prediction is right to the byte is looked for as well, by a trial
-    more as a rule. `snapshot`: the file to write for PyTorch's memory viewer, of the run at the
-    batch size that is answered for. `smallest`: of several
-    cards the answer is for the smallest that fits, not for the cheapest. Raises UsageError for a
-    file that cannot be written and without a card, NoSuchDevice for an unknown one, DoesNotFit when
-    an open batch size fits at no value, and the errors of `verbs.results`.
+    batch sizes of its table of them; () takes some up to the largest. `snapshot`: the file to write
+    for PyTorch's memory viewer, of the run at the batch size that is answered for. `smallest`: of
+    several cards the answer is for the smallest that fits, not for the cheapest. Raises UsageError
+    for a file that cannot be written and without a card, NoSuchDevice for an unknown one,
+    DoesNotFit when an open batch size fits at no value, and the errors of `verbs.results`.
     """
     request = CardRequest(gpu, gpu_memory, ranks, as_rank, link)
     _require_card(request)
@@ -91,12 +88,11 @@ def predict(
             "a table of settings is for one card",
             "name one card, or compare cards without --grid",
         )
-    of_sizes = "--sizes" if sizes else "--without-interval" if without_interval else None
-    if of_sizes and (grid or solve is not None or len(began.several) > 1):
+    if sizes and (grid or solve is not None or len(began.several) > 1):
         raise UsageError(
-            f"{of_sizes} together with --grid, --solve or several cards",
+            "--sizes together with --grid, --solve or several cards",
             "these have a table of their own",
-            f"leave {of_sizes} out",
+            "leave --sizes out",
         )
     if solve is not None:
         began = replace(began, asked=None)
@@ -104,7 +100,6 @@ def predict(
         noted: list[Diagnostic] = []
         which: tuple[CardAnswer, ...] = ()
         cells: tuple[GridCell, ...] = ()
-        without: int | None = None
         if grid:
             view, answer, cells = grid_of(session, began, grid, noted)
             noted += without_effect(cells)
@@ -121,15 +116,12 @@ def predict(
                 answer = by_search(view, has_a_place, asked)
             except CUT_SHORT as stop:
                 answer = so_far(view, asked, stop, noted)
-            if without_interval and answer.conclusion is not None and session.stop is None:
-                without = _without_interval(view, answer.conclusion, noted)
         trials, is_open, prediction = view.trials, began.asked is None, None
         try:
             explained = explain(view, answer)
             if explained is not None:
                 answer = opened_downwards(view.card, answer, explained)
             prediction = _prediction(view, answer, explained, noted)
-            prediction = replace(prediction, largest_without_interval=without)
             fits = prediction.verdict == Verdict.FITS
             if explained and session.stop is None and (not fits if what_if is None else what_if):
                 prediction = _with_what_if(prediction, view, answer, explained, bool(what_if))
@@ -212,17 +204,6 @@ def _sets(
     return sets
 
 
-def _without_interval(
-    view: CardView, conclusion: MemoryConclusion, noted: list[Diagnostic]
-) -> int | None:
-    try:
-        return largest_without_interval(view, conclusion)
-    except CUT_SHORT as stop:
-        left_out = "the largest that fits if the prediction is right to the byte was not looked for"
-        noted.append(view.trials.session.partial(stop, left_out, "the answer is whole"))
-        return None
-
-
 def _with_what_if(
     prediction: Prediction, view: CardView, answer: Answer, explained: Explained, searches: bool
 ) -> Prediction:
@@ -301,7 +282,7 @@ def _sizes(
         return ()
     size, _ = recommended(prediction, is_open)
     spills = prediction.limited_by == "budget"
-    named = [prediction.batch_size, size, prediction.largest_without_interval]
+    named = [prediction.batch_size, size]
     sizes = sorted(set(wanted)) or sizes_to_show(largest, named, spills)
     return sizes_of(view, conclusion, sizes, prediction.loading, samples, bool(wanted))
 

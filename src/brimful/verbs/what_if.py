@@ -33,6 +33,7 @@ from brimful.units import format_duration
 from brimful.values import (
     Diagnostic,
     Estimate,
+    IntervalPart,
     NoRemedy,
     Outcome,
     PeakEstimate,
@@ -125,8 +126,13 @@ def opened_downwards(card: Card, answer: Answer, explained: Explained) -> Answer
     def opened(peak: PeakEstimate, peaks: Peaks) -> PeakEstimate:
         (low, high), at_most = peak.device_interval_bytes, peak.device_bytes - peaks.reserved
         at_most = max(0, at_most - card.context_bytes)
-        low = min(low, card.around(peak.device_bytes - at_most)[0])
-        return replace(peak, device_interval_bytes=(low, high), at_most_bytes=at_most)
+        part = IntervalPart("shapes that depend on values", at_most, 0, "counted as their most")
+        return replace(
+            peak,
+            device_interval_bytes=(max(0, low - at_most), high),
+            interval_parts=(*peak.interval_parts, *([part] if at_most else [])),
+            at_most_bytes=at_most,
+        )
 
     phases = {
         name: opened(peak, least.phases.get(name, least.peak))

@@ -265,6 +265,8 @@ def _scaler_step(original: Any, scaler: Any, optimizer: Any, *args: Any, **kwarg
     call_probe("losses.unscale", scaler)
     probe = current_probe()
     before = probe.steps.hooks_run if probe is not None else 0
+    if scaler.is_enabled():
+        call_probe("device.scaler_decides")
     result = original(scaler, optimizer, *args, **kwargs)
     if probe is not None and probe.steps.hooks_run == before:
         probe.scaler_skipped(optimizer)

@@ -103,7 +103,7 @@ class CachingAllocator:
     `total_bytes` is what a memory fraction and the addresses of expandable segments refer to (the
     whole card); it defaults to the capacity. Without `detailed`, the counts by pool and of
     split blocks are not kept, `memory_stats` raises and `memory.watch` is told of segments alone: a
-    replay takes half the time. Raises
+    replay takes half the time. `placement`: of new segments (`pools.BELOW`). Raises
     NotImplementedError for ``backend:cudaMallocAsync``, whose rules are the driver's."""
 
     def __init__(
@@ -112,12 +112,13 @@ class CachingAllocator:
         settings: AllocatorSettings = DEFAULT_SETTINGS,
         total_bytes: Optional[int] = None,
         detailed: bool = True,
+        placement: int = pools.BELOW,
     ):
         self.allocated = self.peak_allocated = 0  # live blocks, as rounded
         self.num_alloc_retries = self.num_ooms = self.num_sync_all_streams = 0
         self.segments_freed = 0  # since there was no room for another
         self._statistics = Statistics() if detailed else None
-        self.memory = DeviceMemory(capacity_bytes, self._statistics)
+        self.memory = DeviceMemory(capacity_bytes, self._statistics, placement)
         self._small = Pool(True, MIN_BLOCK, NO_LIMIT)
         self._large = Pool(False, MIB + 1, NO_LIMIT)
         # small and large blocks of each private pool, by its number

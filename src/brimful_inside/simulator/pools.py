@@ -9,6 +9,7 @@ mapped first; only whole free pages are given back."""
 
 from __future__ import annotations
 
+import random
 from bisect import bisect_left, insort
 from typing import Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
@@ -17,17 +18,27 @@ from brimful_inside.simulator.allocator_stats import RESERVED_BYTES, SEGMENT, St
 MIB = 1 << 20
 ROUND_LARGE = 2 * MIB  # kRoundLarge
 NO_LIMIT = 1 << 62
-FIRST_ADDRESS = 0x7F0000000000  # of the imaginary address space; 0 stays the address of nothing
+TOP_ADDRESS = 1 << 52  # of the imaginary address space; 0 stays the address of nothing
 SIZE_AT = 60  # the bit above which a free block's number is its size; addresses stay far below it
 ADDRESS = (1 << SIZE_AT) - 1
-ENDLESS = 1 << 50  # addresses of a segment on a card without limit
+# Where the driver places new segments decides which of two equal free blocks is cut. Linux places
+# memory that is mapped below what was mapped before, and of trainings on an H200 two that differ by
+# it came out to the byte only so (2026-11-28). What a driver does after segments were freed is not
+# known. A larger number draws for each segment, below or above all earlier ones.
+BELOW, ABOVE = 0, 1
+ENDLESS = 1 << 44  # addresses of a segment on a card without limit
 
 
 class DeviceMemory:
     """What a card has for segments, and how much of it is reserved. Bytes; None and NO_LIMIT are
     without limit."""
 
-    def __init__(self, capacity_bytes: Optional[int], statistics: Optional[Statistics]):
+    def __init__(
+        self,
+        capacity_bytes: Optional[int],
+        statistics: Optional[Statistics],
+        placement: int = BELOW,
+    ):
         self.capacity_bytes = self.total_bytes = capacity_bytes
         # the share of the card that a memory fraction leaves
         self.allowed_bytes: Optional[int] = None
@@ -38,7 +49,9 @@ class DeviceMemory:
         self.num_allocs = self.num_frees = 0
         self.segments_freed = 0  # those of `num_frees` that are no part of an expandable one
         self._statistics = statistics
-        self._next_address = FIRST_ADDRESS
+        self._placed = 0  # bytes of addresses that are given out
+        self._draw = random.Random(placement).random
+        self._share_above = {BELOW: 0.0, ABOVE: 1.0}.get(placement, 0.5)
         # is told what happens to segments and blocks: the action in PyTorch's history, address,
         # size, bytes requested, stream and private pool
         self.watch: Optional[Callable[[str, int, int, int, int, int], None]] = None
@@ -51,10 +64,11 @@ class DeviceMemory:
         return False
 
     def new_addresses(self, nbytes: int) -> int:
-        """Where a new segment lies. Addresses are not used twice, and segments never touch."""
-        address = self._next_address
-        self._next_address += (-(-nbytes // ROUND_LARGE) + 1) * ROUND_LARGE
-        return address
+        """Where a new segment lies: below or above all earlier ones, by the `placement`. Addresses
+        are not used twice, and segments never touch."""
+        before, room = self._placed, (-(-nbytes // ROUND_LARGE) + 1) * ROUND_LARGE
+        self._placed += room
+        return TOP_ADDRESS + (before if self._draw() < self._share_above else -self._placed)
 
     def take(self, pool: Pool, address: int, nbytes: int, segments: int, stream: int) -> None:
         """Memory comes from the card; mapping a part of an expandable segment takes bytes and no
@@ -281,7 +295,7 @@ def _room(pool: Pool, size: int, stream: int) -> Optional[int]:
     """Where the lowest free or unmapped block with `size` free addresses from it on lies; None if
     there is none. As find_expandable_block has it: the search starts at unmapped blocks, or at the
     free block before one."""
-    for segment in pool.expandable:
+    for segment in sorted(pool.expandable):
         if segment.stream != stream:
             continue
         for unmapped in sorted(address for address in pool.unmapped if segment.holds(address)):

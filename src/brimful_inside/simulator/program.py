@@ -63,7 +63,7 @@ class Program:
     def of_sizes(self, sizes: Tuple[int, ...], args: Tuple[Tuple[int, ...], ...]) -> Program:
         """The same events with other sizes: what follows from events alone is shared."""
         other = Program(self.events, sizes, args)
-        of_events = ("digest", "allocations", "changes_settings", "operations", "replays")
+        of_events = "digest", "allocations", "assumed", "changes_settings", "operations", "replays"
         vars(other).update({name: getattr(self, name) for name in of_events})
         return other
 
@@ -100,6 +100,11 @@ class Program:
     @cached_property
     def replays(self) -> Dict[Any, Any]:
         """What replays of one card's events showed (simulator/replay.py)."""
+        return {}
+
+    @cached_property
+    def assumed(self) -> Dict[Any, Any]:
+        """The program under other assumptions (simulator/assumptions.py)."""
         return {}
 
     @cached_property

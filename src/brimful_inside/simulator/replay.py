@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from types import MappingProxyType
+from typing import (
+    Callable,
+    Dict,
+    Iterable,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 from brimful_inside.simulator.allocator import CachingAllocator, CardFull, Retired
 from brimful_inside.simulator.allocator_settings import DEFAULT_SETTINGS, AllocatorSettings
-from brimful_inside.simulator.pools import NO_LIMIT
+from brimful_inside.simulator.assumptions import ASSUMPTIONS, assume
+from brimful_inside.simulator.pools import BELOW, NO_LIMIT
 from brimful_inside.simulator.program import Event, Program
 
 FIRST_PHASE = "start"  # what comes before the first phase row
@@ -31,6 +43,10 @@ class Replayed(NamedTuple):
     retries: int = 0  # how often the card was full until cached memory was given back
     segments_freed: int = 0  # for it; those that are not expandable
     steps: int = 0  # optimizer steps
+    # By how many bytes less and more would be reserved at the peak under other assumptions, by the
+    # part of an interval that they speak of. Empty where they were not replayed.
+    spread: Mapping[str, Tuple[int, int]] = MappingProxyType({})
+    may_be_full: bool = False  # under one of them the card is full before the end
 
 
 def replay(
@@ -73,6 +89,8 @@ def replay(
                 getattr(allocator, kind)(*event[1:])
             elif kind == "step":
                 steps += 1
+            elif kind == "scaler":
+                pass
             else:
                 raise ValueError("no event of one card's program: %r" % (event,))
             if observe is not None:
@@ -107,16 +125,42 @@ def replay_cards(
     sizes: Sequence[int],
     settings: AllocatorSettings = DEFAULT_SETTINGS,
     capacity_bytes: Optional[int] = None,
+    assumes: bool = False,
 ) -> List[Replayed]:
-    """The replay of each card's program; `capacity_bytes`: for segments (None: no limit). What was
-    replayed before is known."""
+    """The replay of each card's program; `capacity_bytes`: for segments (None: no limit).
+    `assumes`: under other assumptions as well, as long as no card is full. What was replayed before
+    is known."""
     replays: List[Replayed] = []
     first = 0
     for card in program.cards:
         of_card = tuple(sizes[first : first + len(card.sizes)])
         first += len(of_card)
-        replays.append(_known_or_replayed(card, of_card, settings, capacity_bytes))
+        result = _known_or_replayed(card, of_card, settings, capacity_bytes)
+        if assumes and result.full is None:
+            result = _under_assumptions(card, of_card, settings, capacity_bytes, result)
+        replays.append(result)
     return replays
+
+
+def _under_assumptions(
+    card: Program,
+    sizes: Tuple[int, ...],
+    settings: AllocatorSettings,
+    capacity_bytes: Optional[int],
+    result: Replayed,
+) -> Replayed:
+    spread: Dict[str, Tuple[int, int]] = {}
+    for assumption in ASSUMPTIONS:
+        assumed = assume(card, sizes, assumption)
+        if assumed is None:
+            continue
+        other = _known_or_replayed(*assumed, settings, capacity_bytes, assumption.placement)
+        if other.full is not None:
+            return result._replace(spread=spread, may_be_full=True)
+        more = other.peak.reserved - result.peak.reserved
+        below, above = spread.get(assumption.part, (0, 0))
+        spread[assumption.part] = (max(below, -more), max(above, more))
+    return result._replace(spread=spread)
 
 
 def _known_or_replayed(
@@ -124,11 +168,12 @@ def _known_or_replayed(
     sizes: Tuple[int, ...],
     settings: AllocatorSettings,
     capacity_bytes: Optional[int],
+    placement: int = BELOW,
 ) -> Replayed:
     """Of the same sizes a replay is the same in every room that grants and refuses the same
     requests, if no share of the room is set and no segment is expandable: how many addresses one
     has, and so when the next one begins, depends on the room."""
-    known = card.replays.setdefault((hash(sizes), sum(sizes), settings), [])
+    known = card.replays.setdefault((hash(sizes), sum(sizes), settings, placement), [])
     shares = (
         settings.memory_fraction is None
         and not settings.expandable_segments
@@ -142,7 +187,7 @@ def _known_or_replayed(
                 if known_room == room or result.full is None
                 else result._replace(full=result.full.of(room))
             )
-    allocator = CachingAllocator(capacity_bytes, settings, detailed=False)
+    allocator = CachingAllocator(capacity_bytes, settings, detailed=False, placement=placement)
     result = replay(card, sizes, allocator)
     known.append((room, allocator.memory.least_refused, result))
     return result
@@ -153,4 +198,10 @@ def worst_of(replays: Sequence[Replayed]) -> Replayed:
     visits = [visit for result in replays for visit in result.phases.items()]
     full = next((result.full for result in replays if result.full is not None), None)
     counts = [(result.retries, result.segments_freed, result.steps) for result in replays]
-    return _worst(visits, full, *map(max, zip(*counts)))
+    spread: Dict[str, Tuple[int, int]] = {}
+    for part, (below, above) in (item for result in replays for item in result.spread.items()):
+        least, most = spread.get(part, (0, 0))
+        spread[part] = (max(below, least), max(above, most))
+    worst = _worst(visits, full, *map(max, zip(*counts)))
+    may_be_full = any(result.may_be_full for result in replays)
+    return worst._replace(spread=spread, may_be_full=may_be_full)

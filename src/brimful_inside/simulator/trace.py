@@ -118,6 +118,8 @@ PhaseWas = NamedTuple("PhaseWas", [("name", str)])
 Step = NamedTuple("Step", [("number", int)])
 EmptyCache = NamedTuple("EmptyCache", [])
 Settings = NamedTuple("Settings", [("text", str)])
+# A GradScaler decides whether the next step is made.
+Scaler = NamedTuple("Scaler", [])
 At = NamedTuple("At", [("number", int)])
 AtMost = NamedTuple("AtMost", [("id", int)])
 Backward = NamedTuple("Backward", [("begins", bool)])  # 1 or 0 in the trace
@@ -127,6 +129,7 @@ Row = Union[
     Malloc,
     Free,
     Phase,
+    Scaler,
     Step,
     EmptyCache,
     Settings,
@@ -151,6 +154,7 @@ _ROWS: Dict[str, Any] = {
     "retire": Retire,
     "ready": Ready,
     "phase": Phase,
+    "scaler": Scaler,
     "step": Step,
     "empty_cache": EmptyCache,
     "settings": Settings,

@@ -124,8 +124,8 @@ class NaiveAllocator:
                 if size < 10 * MIB
                 else 2 * MIB * -(-size // (2 * MIB))
             )
-            self.segments.append((small, [[whole, None]]))
-            number, place = len(self.segments) - 1, 0
+            self.segments.insert(0, (small, [[whole, None]]))  # below the earlier ones
+            number, place = 0, 0
         blocks = self.segments[number][1]
         rest = blocks[place][0] - size
         if rest >= 512 if small else rest > MIB:

@@ -7,14 +7,15 @@ NCCL's buffers.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from math import ceil
+from math import ceil, floor
+from types import MappingProxyType
 
-from brimful.decide.memory.intervals import RelativeInterval, of_several_ranks
+from brimful.decide.memory.intervals import RelativeInterval, of_several_ranks, parts_of
 from brimful.decide.memory.size_model import SizeModel
-from brimful.values import Estimate, Gpu, PeakEstimate, Point, Source, Verdict
+from brimful.values import Estimate, Gpu, IntervalPart, PeakEstimate, Point, Source, Verdict
 from brimful_inside.simulator.allocator_settings import DEFAULT_SETTINGS, AllocatorSettings
 from brimful_inside.simulator.program import Program, program_of
 from brimful_inside.simulator.replay import Peaks, Replayed, replay_cards, worst_of
@@ -107,6 +108,9 @@ def slack_of(context: Estimate) -> tuple[int, int]:
     return max(0, int(below)), max(0, int(above))
 
 
+Spread = Mapping[str, tuple[int, int]]
+NOTHING: Spread = MappingProxyType({})
+
 #: The replay of a program on cards with so many bytes for segments (None: without limit).
 Replayer = Callable[[int | None], Replayed]
 
@@ -120,7 +124,7 @@ class Card:
     context_slack_bytes: tuple[int, int] = field(
         default=(0, 0), kw_only=True
     )  # how far below and above it may lie
-    interval: RelativeInterval
+    interval: RelativeInterval  # of what PyTorch's allocator reserves
     settings: AllocatorSettings = DEFAULT_SETTINGS
     # for segments: the card's memory without the context; None: without limit
     capacity_bytes: int | None = None
@@ -148,18 +152,33 @@ class Card:
     def device_bytes(self, peaks: Peaks) -> int:
         return peaks.reserved + self.context_bytes
 
-    def around(self, device_bytes: float, growth: float = 0.0) -> tuple[int, int]:
-        """The interval around a predicted device peak, with what is not known of the context, in
-        bytes.
-        """
-        low, high = self.interval.around(device_bytes, growth)
-        return max(0, low - self.context_slack_bytes[0]), high + self.context_slack_bytes[1]
+    def parts(self, reserved_bytes: float, spread: Spread = NOTHING) -> tuple[IntervalPart, ...]:
+        """What is uncertain of a device peak with so much memory of PyTorch's, the largest first.
+        `spread`: as in `Replayed`."""
+        below, above = self.context_slack_bytes
+        why = self.calibration or "assumed for a card of this architecture and size"
+        context = IntervalPart("CUDA context", below, above, why)
+        parts = [context, *parts_of(reserved_bytes, self.interval, spread)]
+        parts.sort(key=lambda part: part.below_bytes + part.above_bytes, reverse=True)
+        return tuple(part for part in parts if part.below_bytes or part.above_bytes)
+
+    def around(
+        self, device_bytes: float, growth: float = 0.0, spread: Spread = NOTHING
+    ) -> tuple[int, int]:
+        """The interval around a predicted device peak, in bytes: the sum of its parts; `growth`
+        widens both ends, as a share (extrapolation)."""
+        parts = self.parts(max(0.0, device_bytes - self.context_bytes), spread)
+        low = device_bytes * max(0.0, 1 - growth) - sum(part.below_bytes for part in parts)
+        high = device_bytes * (1 + growth) + sum(part.above_bytes for part in parts)
+        return max(0, floor(low)), ceil(high)
 
     def upper(self, replayed: Replayed) -> float:
         """The upper end of the device peak's interval; infinite where the card was full before the
         end.
         """
-        return float("inf") if replayed.full is not None else self.upper_of(replayed.peak.reserved)
+        if replayed.full is not None:
+            return float("inf")
+        return self.around(self.device_bytes(replayed.peak), 0.0, replayed.spread)[1]
 
     def upper_of(self, pytorch_bytes: int) -> int:
         """The upper end of the interval of a device peak with so much memory of PyTorch's."""
@@ -183,29 +202,45 @@ class Card:
 
         return bisect_left(range(ANY_BYTES), True, key=too_much) - 1
 
+    @cached_property
+    def is_limited(self) -> bool:
+        """Whether the budget is below the card's memory. At the budget PyTorch then gives no cached
+        memory back, so that all that it reserves counts."""
+        capacity = self.capacity_bytes
+        return capacity is not None and self.budget_bytes < capacity + self.context_bytes
+
     def fits(self, replayer: Replayer) -> bool:
-        return self.sure_bytes >= 0 and replayer(self.sure_bytes).full is None
+        """Under all assumptions."""
+        room = self.sure_bytes
+        if room < 0:
+            return False
+        replayed = replayer(self.capacity_bytes if self.is_limited else room)
+        if replayed.full is not None or replayed.may_be_full:
+            return False
+        most = max((above for _, above in replayed.spread.values()), default=0)
+        return not self.is_limited or replayed.peak.reserved + most <= room
 
     def verdict(self, replayer: Replayer) -> Verdict:
         if self.fits(replayer):
             return Verdict.FITS
-        tight = self.hoped_bytes >= 0 and replayer(self.hoped_bytes).full is None
-        return Verdict.TIGHT if tight else Verdict.DOES_NOT_FIT
+        room = self.hoped_bytes
+        if room < 0:
+            return Verdict.DOES_NOT_FIT
+        replayed = replayer(self.capacity_bytes if self.is_limited else room)
+        least = max((below for below, _ in replayed.spread.values()), default=0)
+        over = self.is_limited and replayed.peak.reserved - least > room
+        return Verdict.DOES_NOT_FIT if over or replayed.full is not None else Verdict.TIGHT
 
     def peak(self, replayer: Replayer) -> PeakEstimate:
         """Of the device, as this card shows it (`shown`)."""
-        return self.estimate(self.shown(replayer).peak, self.fits(replayer))
+        shown = self.shown(replayer)
+        return self.estimate(shown.peak, self.fits(replayer), shown.spread)
 
-    def estimate(self, peaks: Peaks, fits: bool = False) -> PeakEstimate:
+    def estimate(self, peaks: Peaks, fits: bool = False, spread: Spread = NOTHING) -> PeakEstimate:
         """With the interval of this card's device peak."""
-        device, basis = self.device_bytes(peaks), self.interval.basis
-        if any(self.context_slack_bytes):
-            basis += "; and the context of this card is assumed"
-        if self.calibration:
-            basis += f"; {self.calibration}"
-        peak = PeakEstimate(
-            peaks.allocated, peaks.reserved, device, self.around(device), Source.PREDICTED, basis
-        )
+        device = self.device_bytes(peaks)
+        ends, parts = self.around(device, 0.0, spread), self.parts(peaks.reserved, spread)
+        peak = PeakEstimate(peaks.allocated, peaks.reserved, device, ends, Source.PREDICTED, parts)
         return self.that_fits(peak) if fits else peak
 
     def that_fits(self, peak: PeakEstimate) -> PeakEstimate:
@@ -213,21 +248,26 @@ class Card:
         if self.capacity_bytes is None:
             return peak
         low, high = peak.device_interval_bytes
-        most = max(peak.device_bytes, self.capacity_bytes + self.context_bytes)
+        has = min(self.budget_bytes, self.capacity_bytes + self.context_bytes)
+        most = max(peak.device_bytes, has)
         return replace(peak, device_interval_bytes=(low, min(high, most)))
 
     def point(self, batch_size: int, replayed: Replayed, growth: float = 0.0) -> Point:
         """The device peak at one batch size, for a curve."""
         device = self.device_bytes(replayed.peak)
-        low, high = self.around(device, growth)
-        return Point(batch_size, Estimate(device, Source.PREDICTED, low, high, self.interval.basis))
+        low, high = self.around(device, growth, replayed.spread)
+        return Point(batch_size, Estimate(device, Source.PREDICTED, low, high))
 
-    def replay(self, traced: Trace | Program, capacity_bytes: int | None) -> Replayed:
+    def replay(
+        self, traced: Trace | Program, capacity_bytes: int | None, assumes: bool = True
+    ) -> Replayed:
         """Replay on a card with so many bytes for segments, or on as many cards as a program is of:
-        the worst of them.
+        the worst of them. `assumes`: under other assumptions as well.
         """
         program = traced if isinstance(traced, Program) else program_of(traced)
-        return worst_of(replay_cards(program, program.sizes, self.settings, capacity_bytes))
+        return worst_of(
+            replay_cards(program, program.sizes, self.settings, capacity_bytes, assumes)
+        )
 
     def shown(self, replayer: Replayer) -> Replayed:
         """What this card shows; where the program runs out of memory on it, what a card without
@@ -250,11 +290,9 @@ class ExtrapolatedPeaks:
 
     def fits(self, batch_size: int) -> bool:
         if batch_size not in self._fits:
-            room = self.card.sure_bytes
-            may_fit = self.model.least_bytes_at(batch_size) <= room
-            self._fits[batch_size] = (
-                may_fit and self.model.replay_at(batch_size, self.card.settings, room).full is None
-            )
+            replayer = partial(self.model.replay_at, batch_size, self.card.settings)
+            may_fit = self.model.least_bytes_at(batch_size) <= self.card.sure_bytes
+            self._fits[batch_size] = may_fit and self.card.fits(replayer)
         return self._fits[batch_size]
 
     def largest(self, lower: int, upper: int | None) -> int | None:

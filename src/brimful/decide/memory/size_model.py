@@ -166,9 +166,9 @@ class SizeModel:
         capacity_bytes: int | None = None,
     ) -> Replayed:
         """The peaks by phase at a batch size, on a card with `capacity_bytes` for segments (None:
-        without limit). Of several cards the worst."""
+        without limit), under other assumptions as well. Of several cards the worst."""
         return worst_of(
-            replay_cards(self.program, self.sizes_at(batch_size), settings, capacity_bytes)
+            replay_cards(self.program, self.sizes_at(batch_size), settings, capacity_bytes, True)
         )
 
     def least_bytes_at(self, batch_size: int) -> int:

@@ -48,7 +48,7 @@ from brimful_inside.imaginary.state.tensors import (
 from brimful_inside.simulator.allocator import CachingAllocator
 from brimful_inside.simulator.allocator_settings import AllocatorSettings, settings_in, spelled
 from brimful_inside.simulator.roofline import PEER
-from brimful_inside.simulator.trace import TRACE_VERSION, PhaseWas, Step, encode_row
+from brimful_inside.simulator.trace import TRACE_VERSION, PhaseWas, Scaler, Step, encode_row
 from brimful_inside.wire import Card
 
 # Of these a mask is made that the host may select by: what is not 0, and what is before a length.
@@ -275,6 +275,12 @@ class ImaginaryGpu:
         for clock, ledger in zip(self.clocks, self.ledgers):
             clock.step(counts)
             ledger.note(Step(number))
+
+    @one_at_a_time
+    def scaler_decides(self) -> None:
+        """A GradScaler decides whether the optimizer step that follows is made."""
+        for ledger in self.ledgers:
+            ledger.note(Scaler())
 
     def on_out_of_memory(self, callback: Callable[[BaseException], None]) -> None:
         """`callback` gets every torch.OutOfMemoryError before one is raised; the script may catch

@@ -71,6 +71,9 @@ class DeviceMeter:
         takes.
         """
 
+    def scaler_decides(self) -> None:
+        """A GradScaler decides whether the next step is made."""
+
     def alive_bytes(self, settle: bool) -> Optional[int]:
         """Of the fullest card, now; None where nobody knows. With `settle` garbage is collected
         first.
@@ -149,6 +152,9 @@ class ImaginaryMeter(DeviceMeter):
 
     def step(self, number: int, counts: bool) -> None:
         self._gpu.step(number, counts)
+
+    def scaler_decides(self) -> None:
+        self._gpu.scaler_decides()
 
     def alive_bytes(self, settle: bool) -> Optional[int]:
         if settle:

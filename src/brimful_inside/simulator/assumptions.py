@@ -1,0 +1,160 @@
+"""What neither PyTorch's source nor a trace says, so that a replay assumes it: where the driver
+places segments, which workspaces cuDNN takes, how many steps a GradScaler skips first. How far
+replays under other assumptions differ is a part of a prediction's interval."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+
+from brimful_inside.simulator.pools import ABOVE, BELOW
+from brimful_inside.simulator.program import Event, Program
+
+PLACEMENT = "where the driver places segments"
+WORKSPACES = "cuDNN's workspaces"
+SKIPPED_STEPS = "steps that the GradScaler skips"
+SCALED = "float16 with a GradScaler"
+
+
+class Assumption(NamedTuple):
+    """One that differs from the model's."""
+
+    part: str  # of an interval
+    placement: int = BELOW  # of segments (`pools.BELOW`)
+    workspaces: float = 1.0  # cuDNN's, times as large as modelled
+    beside: float = 0.0  # each convolution takes a further workspace, as a share of its result
+    skipped: int = 0  # steps that a GradScaler skips before the first one is made
+    # One more block as large as the largest: of 8 trainings in float16 on an H200 (2026-11-28) one
+    # reserved so much more, and another two fifths of it, for a reason that was not found.
+    spare: bool = False
+
+
+ASSUMPTIONS = (
+    Assumption(PLACEMENT, placement=ABOVE),
+    Assumption(WORKSPACES, workspaces=0.0),
+    Assumption(WORKSPACES, workspaces=2.0),
+    Assumption(WORKSPACES, beside=1.0),
+    Assumption(SKIPPED_STEPS, skipped=1),
+    Assumption(SKIPPED_STEPS, skipped=2),
+    Assumption(SKIPPED_STEPS, skipped=3),
+    Assumption(SCALED, spare=True),
+)
+
+# Of an event's allocation: which one of the program it was made from, and its size as a share.
+_Pick = Tuple[int, float]
+
+
+class _Events(NamedTuple):
+    """The events of a program under an assumption, and what their allocations' sizes are of."""
+
+    events: Tuple[Event, ...]
+    picks: Tuple[_Pick, ...]
+
+
+def assume(
+    program: Program, sizes: Sequence[int], assumption: Assumption
+) -> Optional[Tuple[Program, Tuple[int, ...]]]:
+    """The program of one card under an assumption, and its sizes; None where the program has
+    nothing that the assumption speaks of."""
+    if assumption.placement != BELOW:
+        return program, tuple(sizes)
+    known = program.assumed
+    if assumption not in known:
+        rows = _rows_under(program, assumption)
+        if rows is not None:
+            events = _numbered(rows)
+            known[assumption] = Program(events.events, (), ()), events.picks
+        else:
+            known[assumption] = None
+    result = known[assumption]
+    if result is None:
+        return None
+    other, picks = result
+    largest = max(sizes, default=0)
+    return other, tuple(largest if at < 0 else int(sizes[at] * share) for at, share in picks)
+
+
+# A row is an event with the key of the allocation that it makes or ends, and the pick of one made.
+_Row = Tuple[Event, Any, Optional[_Pick]]
+
+
+def _rows_under(program: Program, assumption: Assumption) -> Optional[List[_Row]]:
+    rows = _rows_of(program)
+    if assumption.skipped:
+        return _with_skipped(rows, assumption.skipped)
+    if assumption.spare:
+        spare = (("malloc", "spare", None, 0), "spare", (-1, 1.0))
+        return [spare, *rows] if ("scaler",) in program.events else None
+    if not any("convolution" in name for name in program.operations):
+        return None
+    result: List[_Row] = []
+    for event, key, pick in rows:
+        if pick is None or not (event[1].startswith("cudnn_") or "convolution" in event[1]):
+            result.append((event, key, pick))
+        elif event[1].startswith("cudnn_"):
+            result.append((event, key, (pick[0], assumption.workspaces)))
+        elif assumption.beside:
+            beside = ("beside", key)
+            result.append((("malloc", "workspace", None, 0), beside, (key, assumption.beside)))
+            result += [(event, key, pick), (("free",), beside, None)]
+        else:
+            result.append((event, key, pick))
+    return result
+
+
+def _rows_of(program: Program) -> List[_Row]:
+    rows: List[_Row] = []
+    number = 0
+    for event in program.events:
+        if event[0] == "malloc":
+            rows.append((event, number, (number, 1.0)))
+            number += 1
+        elif event[0] in ("free", "retire", "ready"):
+            rows.append((event[:1], event[1], None))
+        else:
+            rows.append((event, None, None))
+    return rows
+
+
+def _with_skipped(rows: List[_Row], skipped: int) -> Optional[List[_Row]]:
+    """What an optimizer's first step allocated comes with the first step that is made. None unless
+    a GradScaler decides about each step, and one of the steps is left."""
+    begins = [at for at, row in enumerate(rows) if row[0] == ("scaler",)]
+    ends = [at for at, row in enumerate(rows) if row[0][0] == "step"]
+    paired = len(begins) >= len(ends) and all(map(int.__lt__, begins, ends))
+    if len(ends) <= skipped or not paired or any(map(int.__lt__, begins[1:], ends)):
+        return None
+    first = rows[begins[0] : ends[0]]
+    made_first = {key for _, key, pick in first if pick is not None}
+    dropped: Set[Any] = {
+        key
+        for begin, end in zip(begins[1 : skipped + 1], ends[1 : skipped + 1])
+        for _, key, pick in rows[begin:end]
+        if pick is not None
+    }
+    result, ended = [], []
+    for at, row in enumerate(rows):
+        if at == begins[skipped]:  # the first step that is made
+            result += [other for other in first if other[1] in made_first]
+            result += ended
+        _, key, _ = row
+        if key in dropped or (begins[0] <= at < ends[0] and key in made_first):
+            continue
+        if at < begins[skipped] and key in made_first:  # it ended before it could be made
+            ended.append(row)
+        else:
+            result.append(row)
+    return result
+
+
+def _numbered(rows: List[_Row]) -> _Events:
+    numbers: Dict[Any, int] = {}
+    events: List[Event] = []
+    picks: List[_Pick] = []
+    for event, key, pick in rows:
+        if pick is not None:
+            numbers[key] = len(picks)
+            picks.append(pick)
+            events.append(event)
+        else:
+            events.append(event if key is None else (*event, numbers[key]))
+    return _Events(tuple(events), tuple(picks))
