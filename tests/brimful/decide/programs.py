@@ -39,7 +39,7 @@ def card(
     return Card(
         budget,
         context,
-        RelativeInterval(-high, high, "for a test", Source.ASSUMED),
+        RelativeInterval(-high, high, "for a test"),
         capacity_bytes=capacity,
     )
 

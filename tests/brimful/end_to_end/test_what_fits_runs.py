@@ -3,7 +3,7 @@ trainings on imaginary cards.
 
 Each example is a training of its own, searched as `predict` and `tune` search, then run for real on
 a card that is full at the budget. The rule of fitting is the same on both sides: what is sure to be
-left for segments is enough, cached memory given back.
+left for segments is enough, cached memory given back where the budget is all of the card.
 """
 
 import os
@@ -21,9 +21,11 @@ from tests.brimful.end_to_end.random_trainings import CONTEXT, MIB, TRAININGS, T
 EXAMPLES = int(os.environ.get("BRIMFUL_EXAMPLES", "4"))
 
 
-def card(budget: int, error: float) -> Card:
-    interval = RelativeInterval(-error, error, "for a test", Source.ASSUMED)
-    return Card(budget, CONTEXT, interval=interval, capacity_bytes=80 * 1024 * MIB - CONTEXT)
+def card(budget: int, error: float, capacity: int | None = None) -> Card:
+    """With so much memory for segments; None: what is left of the budget."""
+    interval = RelativeInterval(-error, error, "for a test")
+    room = budget - CONTEXT if capacity is None else capacity
+    return Card(budget, CONTEXT, interval=interval, capacity_bytes=room)
 
 
 def search(t: Training, chosen: Card, limits: Limits) -> MemoryConclusion:
@@ -41,14 +43,15 @@ def search(t: Training, chosen: Card, limits: Limits) -> MemoryConclusion:
     target=st.integers(6, 160),
     more=st.integers(0, 40),
     error=st.sampled_from([0.0, 0.05]),
+    capacity=st.sampled_from([None, 80 * 1024 * MIB]),
     data=st.data(),
 )
 @settings(max_examples=EXAMPLES, deadline=None)
 def test_what_is_predicted_to_fit_fits_and_one_sample_more_than_the_largest_size_does_not(
-    t, target, more, error, data
+    t, target, more, error, capacity, data
 ):
     needed = card(0, error).upper(card(0, error).replay(trace(t, target), None))
-    chosen = card(int(needed) + more * MIB, error)
+    chosen = card(int(needed) + more * MIB, error, capacity)
     found = search(t, chosen, Limits())
     largest = found.estimate.largest_batch_size
     assert largest is not None and found.failed is None

@@ -82,7 +82,6 @@ CASES = {
     "asked": Case(World, SMALL, asked(64)),
     "does not fit": Case(lambda: World(fixed=3 * GIB, dataset=None), SMALL, asked(4000)),
     "changes": Case(World, SMALL | {"what_if": True}, asked(64)),
-    "interval": Case(World, SMALL | {"without_interval": True}),
     "uneven": Case(lambda: Uneven(dataset=None), SMALL),
     "uneven, asked": Case(lambda: Uneven(dataset=None), SMALL, asked(64)),
     "evaluation": Case(lambda: World(eval_bytes=3 * GIB), SMALL),
@@ -154,12 +153,6 @@ def test_where_no_epoch_of_uneven_batches_was_looked_at_what_fits_says_so():
 def test_a_search_that_came_to_its_end_is_known_although_a_trial_after_it_was_cut_short():
     end = ended(CASES["uneven, asked"], Interrupted, 8)
     assert "Batch size 64 is tight" in end.text and "the largest that fits is 62" in end.text
-    end = ended(CASES["interval"], Interrupted, 4)
-    assert end.text.startswith(
-        "Interrupted after 4 trials: the largest that fits if the prediction is right to the byte "
-        "was not looked for"
-    )
-    assert "Batch size 3,194 fits" in end.text and end.text.endswith("it is the largest that fits.")
 
 
 def test_the_trial_before_a_place_was_found_is_of_the_command_as_it_stands_on_its_own_card_alone():

@@ -83,23 +83,6 @@ def test_a_step_of_a_fixed_total_is_drawn_with_its_own_number_of_batches_with_an
     assert placed == (["rounded-sizes"], [23])
 
 
-def test_the_kind_of_network_is_judged_by_the_same_small_batch_as_with_a_flag():
-    class Convolving(World):
-        def rows(self, size):
-            workspace = [Malloc(2, 8 * MIB, "cudnn_convolution_workspace"), Free(2)]
-            return [*workspace, *super().rows(size)]
-
-    number = replace(SCRIPT, number=1000)
-    placed = work(Convolving(places=(number,), own=1000), predict, COMMAND, gpu="a100-40gb")
-    flagged = ("my-train", "--batch-size", "1000")
-    same, alone = (
-        work(Convolving(fixed=fixed), predict, flagged, gpu="a100-40gb")
-        for fixed in (50 * MIB, 2 * GIB)
-    )
-    bases = [record.prediction.peak.interval_basis for record in (placed, same, alone)]
-    assert bases[0] == bases[1] != bases[2]
-
-
 def test_micro_batches_that_would_help_are_set_in_the_place_that_was_found():
     there = Ragged(places=(SCRIPT,), own=60, dataset=None)
     answer = work(there, predict, COMMAND, gpu_memory="8.5GiB").prediction

@@ -288,28 +288,6 @@ def test_the_sizes_of_the_table_can_be_named():
         work(world, predict, argv, gpu="a100-40gb,l4", sizes=[96])
 
 
-def test_the_largest_size_without_the_interval_was_traced_and_its_own_peak_fills_the_card():
-    world = World(linear=10 * MIB, dataset=None)
-    prediction = work(world, predict, gpu_memory="4GiB", without_interval=True).prediction
-    sure, largest = prediction.largest_batch_size, prediction.largest_without_interval
-    assert sure == predicted(World(linear=10 * MIB, dataset=None)).largest_batch_size < largest
-    assert world.launched[-1].settings["batch_size"] == largest
-    fills, spills = (predicted(world, str(size)).peak for size in (largest, largest + 1))
-    assert fills.device_bytes <= prediction.budget.bytes < spills.device_bytes
-    assert (
-        f"; {largest:,} fits if the prediction is right to the byte"
-        in of_prediction(prediction).sentence
-    )
-
-
-def test_without_the_interval_other_limits_hold_as_well():
-    limited = work(World(dataset=100), predict, gpu_memory="4GiB", without_interval=True).prediction
-    assert limited.largest_batch_size == limited.largest_without_interval == 100
-    assert "right to the byte" not in of_prediction(limited).sentence
-    with pytest.raises(UsageError, match="--without-interval"):
-        work(World(), predict, gpu="a100-40gb,l4", without_interval=True)
-
-
 def test_the_recommended_size_is_in_the_table_and_in_the_first_lines():
     prediction = work(Clocked(linear=100 * MIB, dataset=None), predict, gpu="a100-40gb").prediction
     size = prediction.next_command.batch_size

@@ -172,13 +172,14 @@ class Card:
         high = device_bytes * (1 + growth) + sum(part.above_bytes for part in parts)
         return max(0, floor(low)), ceil(high)
 
-    def upper(self, replayed: Replayed) -> float:
-        """The upper end of the device peak's interval; infinite where the card was full before the
-        end.
-        """
+    def ends(self, replayed: Replayed) -> tuple[float, float]:
+        """Of the device peak's interval; infinite where the card was full before the end."""
         if replayed.full is not None:
-            return float("inf")
-        return self.around(self.device_bytes(replayed.peak), 0.0, replayed.spread)[1]
+            return float("inf"), float("inf")
+        return self.around(self.device_bytes(replayed.peak), 0.0, replayed.spread)
+
+    def upper(self, replayed: Replayed) -> float:
+        return self.ends(replayed)[1]
 
     def upper_of(self, pytorch_bytes: int) -> int:
         """The upper end of the interval of a device peak with so much memory of PyTorch's."""
@@ -211,25 +212,22 @@ class Card:
 
     def fits(self, replayer: Replayer) -> bool:
         """Under all assumptions."""
-        room = self.sure_bytes
-        if room < 0:
+        if self.is_limited:
+            replayed = replayer(self.capacity_bytes)
+            return not replayed.may_be_full and self.upper(replayed) <= self.budget_bytes
+        if self.sure_bytes < 0:
             return False
-        replayed = replayer(self.capacity_bytes if self.is_limited else room)
-        if replayed.full is not None or replayed.may_be_full:
-            return False
-        most = max((above for _, above in replayed.spread.values()), default=0)
-        return not self.is_limited or replayed.peak.reserved + most <= room
+        replayed = replayer(self.sure_bytes)
+        return replayed.full is None and not replayed.may_be_full
 
     def verdict(self, replayer: Replayer) -> Verdict:
         if self.fits(replayer):
             return Verdict.FITS
-        room = self.hoped_bytes
-        if room < 0:
-            return Verdict.DOES_NOT_FIT
-        replayed = replayer(self.capacity_bytes if self.is_limited else room)
-        least = max((below for below, _ in replayed.spread.values()), default=0)
-        over = self.is_limited and replayed.peak.reserved - least > room
-        return Verdict.DOES_NOT_FIT if over or replayed.full is not None else Verdict.TIGHT
+        if self.is_limited:
+            may_fit = self.ends(replayer(self.capacity_bytes))[0] <= self.budget_bytes
+        else:
+            may_fit = self.hoped_bytes >= 0 and replayer(self.hoped_bytes).full is None
+        return Verdict.TIGHT if may_fit else Verdict.DOES_NOT_FIT
 
     def peak(self, replayer: Replayer) -> PeakEstimate:
         """Of the device, as this card shows it (`shown`)."""
@@ -248,8 +246,7 @@ class Card:
         if self.capacity_bytes is None:
             return peak
         low, high = peak.device_interval_bytes
-        has = min(self.budget_bytes, self.capacity_bytes + self.context_bytes)
-        most = max(peak.device_bytes, has)
+        most = max(peak.device_bytes, self.capacity_bytes + self.context_bytes)
         return replace(peak, device_interval_bytes=(low, min(high, most)))
 
     def point(self, batch_size: int, replayed: Replayed, growth: float = 0.0) -> Point:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-from brimful.values import IntervalPart, Source
+from brimful.values import IntervalPart
 from brimful_inside.simulator.allocator_settings import LARGE_SEGMENT
 from brimful_inside.simulator.assumptions import PLACEMENT, SCALED, SKIPPED_STEPS, WORKSPACES
 
@@ -57,7 +57,6 @@ class RelativeInterval:
     low: float
     high: float
     basis: str
-    source: Source = Source.MEASURED
 
 
 # Of what is predicted to be reserved. Where nothing but the order of segments was in doubt, at most

@@ -126,11 +126,11 @@ def step_interval(gpu: Gpu, situation: str = STEP_TIME) -> RelativeInterval:
     basis = f"{best.basis} ({best.count} models, {best.hardware}, {best.date})"
     if of_this_card or "bandwidth_bytes_per_s" in gpu.reached:
         basis += "; by rates measured on this card" if gpu.reached else ""
-        return RelativeInterval(best.low_error, best.high_error, basis, Source.MEASURED)
+        return RelativeInterval(best.low_error, best.high_error, basis)
     low = (1 + best.low_error) / (1 + OTHER_CARD) - 1
     high = (1 + best.high_error) * (1 + OTHER_CARD) - 1
     basis += f"; widened by {100 * OTHER_CARD:.0f} %, for this is another card"
-    return RelativeInterval(low, high, basis, Source.MEASURED)
+    return RelativeInterval(low, high, basis)
 
 
 @dataclass

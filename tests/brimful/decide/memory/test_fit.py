@@ -16,8 +16,9 @@ from brimful.decide.memory.fit import (
 )
 from brimful.decide.memory.size_model import SizeModel, fit_size_model
 from brimful.measure.gpus import find_gpu
-from brimful.values import Estimate, Source
+from brimful.values import Estimate, IntervalPart, Source, Verdict
 from brimful_inside.simulator.allocator_settings import settings_from
+from brimful_inside.simulator.assumptions import PLACEMENT, SCALED, SKIPPED_STEPS, WORKSPACES
 from brimful_inside.simulator.program import program_of
 from brimful_inside.simulator.replay import Peaks, Replayed
 from brimful_inside.simulator.trace import Free, Malloc, Trace
@@ -84,12 +85,14 @@ def test_what_gets_through_by_giving_cached_memory_back_fits_and_the_retries_are
         Free(2),
         Malloc(3, 600 * MIB, "a"),
     ]
-    chosen = card(1000 * MIB, context=0, capacity=2000 * MIB)
+    chosen = card(1000 * MIB, context=0, capacity=1000 * MIB)
     assert verdict(chosen, rows) == "fits"
     assert chosen.replay(Trace({}, rows), chosen.sure_bytes).retries == 1
-    assert chosen.shown(partial(chosen.replay, Trace({}, rows))).peak.reserved == 1300 * MIB, (
-        "what the whole card shows"
+    larger = replace(chosen, capacity_bytes=2000 * MIB)
+    assert larger.verdict(partial(larger.replay, Trace({}, rows))) == "does_not_fit", (
+        "at a budget below the card nothing is given back"
     )
+    assert larger.shown(partial(larger.replay, Trace({}, rows))).peak.reserved == 1300 * MIB
 
 
 def test_the_interval_of_what_fits_ends_at_the_cards_memory():
@@ -116,12 +119,41 @@ def test_an_estimate_has_the_three_names_of_a_peak_and_its_interval():
         5 * GIB,
     )
     low, high = tried.device_interval_bytes
-    assert low <= 4.5 * GIB + 1 and high >= 5.5 * GIB - 1
-    assert tried.source is Source.PREDICTED and "context" not in tried.interval_basis
-    known = replace(card(10 * GIB), calibration="context measured on 2026-11-20 on this machine")
-    assert known.estimate(Peaks(GIB, GIB)).interval_basis.endswith(
-        "; context measured on 2026-11-20 on this machine"
+    assert low <= 4.6 * GIB + 1 and high >= 5.4 * GIB - 1
+    assert tried.source is Source.PREDICTED and len(tried.interval_parts) == 1
+    measured = "context measured on 2026-11-20 on this machine"
+    known = replace(card(10 * GIB), calibration=measured, context_slack_bytes=(1, 2))
+    assert known.estimate(Peaks(GIB, GIB)).interval_parts == (
+        IntervalPart("CUDA context", 1, 2, measured),
     )
+
+
+@given(
+    reserved=st.integers(0, 1 << 40),
+    slack=st.tuples(st.integers(0, GIB), st.integers(0, GIB)),
+    high=st.floats(0, 0.2),
+    spread=st.dictionaries(
+        st.sampled_from([PLACEMENT, WORKSPACES, SKIPPED_STEPS, SCALED]),
+        st.tuples(st.integers(0, GIB), st.integers(0, GIB)),
+    ),
+)
+def test_an_interval_is_the_sum_of_its_parts_the_largest_first(reserved, slack, high, spread):
+    chosen = replace(card(10 * GIB, high=high), context_slack_bytes=slack)
+    peak = chosen.estimate(Peaks(0, reserved), spread=spread)
+    parts, (low, most) = peak.interval_parts, peak.device_interval_bytes
+    below, above = (sum(ends) for ends in zip((0, 0), *map(ends_of, parts), strict=True))
+    assert (low, most) == (max(0, peak.device_bytes - below), peak.device_bytes + above)
+    assert [*map(sum, map(ends_of, parts))] == sorted(map(sum, map(ends_of, parts)), reverse=True)
+    assert all(map(sum, map(ends_of, parts))), "what is exact is no part"
+    for name, (under, over) in spread.items():
+        assert not (under or over) or any(
+            part.name == name and part.below_bytes >= under and part.above_bytes == over
+            for part in parts
+        )
+
+
+def ends_of(part: IntervalPart) -> tuple[int, int]:
+    return part.below_bytes, part.above_bytes
 
 
 def test_a_picture_reaches_beyond_the_largest_size_and_not_beyond_the_limits():
@@ -165,6 +197,46 @@ def test_what_may_be_reserved_at_most_fits_and_a_byte_more_does_not(budget, cont
         assert most < 0 or chosen.around(most + context)[end] <= budget
 
 
+@given(
+    seed=st.integers(0, 10**6),
+    size=st.integers(1, 200),
+    budgets=st.lists(st.integers(1, 6000), min_size=2, max_size=5),
+    high=st.sampled_from([0.0, 0.05]),
+)
+@settings(max_examples=60, deadline=None)
+def test_what_fits_a_budget_below_the_card_fits_every_larger_budget_and_the_whole_card(
+    seed, size, budgets, high
+):
+    play = network(seed, layers=4).trace(size)
+    verdicts = []
+    for budget in sorted(budgets):
+        chosen = card(budget * MIB, 0, high, capacity=max(budgets) * MIB)
+        assert chosen.is_limited == (budget < max(budgets))
+        verdicts.append(chosen.verdict(partial(chosen.replay, play)))
+        if chosen.is_limited and verdicts[-1] == "fits":
+            peak = chosen.peak(partial(chosen.replay, play))
+            assert peak.device_interval_bytes[1] <= chosen.budget_bytes
+    assert [*map(Verdict.badness, verdicts)] == sorted(map(Verdict.badness, verdicts), reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("spread", "may_be_full", "says"),
+    [
+        ({}, False, "fits"),
+        ({PLACEMENT: (0, 60 * MIB)}, False, "fits"),
+        ({PLACEMENT: (0, 60 * MIB), SCALED: (0, 60 * MIB)}, False, "tight"),  # both may be large
+        ({}, True, "tight"),
+    ],
+)
+def test_at_a_budget_below_the_card_every_uncertain_part_may_turn_out_large(
+    spread, may_be_full, says
+):
+    chosen = card(1000 * MIB, context=0, capacity=GIB)
+    peak = Peaks(900 * MIB, 900 * MIB)
+    shown = Replayed({}, peak, spread=spread, may_be_full=may_be_full)
+    assert chosen.verdict(lambda room: shown) == says
+
+
 def test_a_size_that_turned_out_too_large_is_not_replayed_again(monkeypatch):
     script, chosen = network(3), card(20 * GIB)
     peaks = ExtrapolatedPeaks(fitted(script), chosen)
@@ -194,8 +266,8 @@ def test_an_assumed_context_widens_the_interval_by_what_is_not_known_of_it():
     unknown = replace(known, context_slack_bytes=(below, above))
     played = Replayed({}, Peaks(0, 10**9))
     assert unknown.upper(played) == known.upper(played) + above
-    bases = [known_or_not.estimate(played.peak).interval_basis for known_or_not in (unknown, known)]
-    assert ["assumed" in basis for basis in bases] == [True, False]
+    names = [{part.name for part in one.estimate(played.peak).interval_parts} for one in (unknown, known)]
+    assert ["CUDA context" in parts for parts in names] == [True, False]
 
 
 def test_each_communicator_adds_buffers_of_its_own_and_widens_the_context():

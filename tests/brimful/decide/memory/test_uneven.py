@@ -71,7 +71,7 @@ def reserved(program):
 
 
 def card(budget_bytes):
-    return Card(budget_bytes, 0, interval=RelativeInterval(0.0, 0.0, "", 0.0))
+    return Card(budget_bytes, 0, interval=RelativeInterval(0.0, 0.0, ""))
 
 
 @settings(max_examples=40)

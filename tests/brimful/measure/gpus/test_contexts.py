@@ -2,7 +2,15 @@ import pytest
 
 from brimful.decide.memory.fit import context_of
 from brimful.measure.gpus import CARDS, find_gpu, loaded_at_once
-from brimful.measure.gpus.contexts import _THREADS, BARE_DOUBT, BARE_SEEN, bare_mib
+from brimful.measure.gpus.contexts import (
+    _MOST_THREADS,
+    _THREADS,
+    BARE_DOUBT,
+    BARE_SEEN,
+    BARE_SEEN_DOUBT,
+    KIB_A_THREAD,
+    bare_mib,
+)
 from brimful.values import Source
 
 MIB = 1 << 20
@@ -25,10 +33,13 @@ WHOLE_SEEN = {
 
 
 @pytest.mark.parametrize("name", BARE_SEEN)
-def test_the_bare_context_of_every_card_that_was_seen_lies_within_the_doubt(name):
+def test_a_card_that_was_seen_has_its_own_context_and_the_line_for_others_is_within_its_doubt(name):
     processors, threads, seen, _ = BARE_SEEN[name]
-    assert _THREADS.get(CAPABILITIES[name], 2048) == threads
-    assert abs(bare_mib(CAPABILITIES[name], processors) / seen - 1) < BARE_DOUBT
+    assert _THREADS.get(CAPABILITIES[name], _MOST_THREADS) == threads
+    assert bare_mib(CAPABILITIES[name], processors) == (seen, BARE_SEEN_DOUBT)
+    line, doubt = bare_mib(CAPABILITIES[name], processors + 1)
+    assert doubt == BARE_DOUBT > BARE_SEEN_DOUBT
+    assert abs((line - KIB_A_THREAD * threads / 1024) / seen - 1) < BARE_DOUBT
 
 
 @pytest.mark.parametrize(
