@@ -96,7 +96,7 @@ def part_text(part: IntervalPart) -> str:
 
 
 def uncertain_text(peak: PeakEstimate) -> str:
-    """ "+0.4 GiB at most: CUDA context 0.3 GiB, cuDNN's workspaces 0.1 GiB": what may make the peak
+    """ "at most +0.4 GiB: CUDA context 0.3 GiB, cuDNN's workspaces 0.1 GiB": what may make the peak
     larger."""
     above = [part for part in peak.interval_parts if part.above_bytes]
     above.sort(key=lambda part: part.above_bytes, reverse=True)

@@ -9,7 +9,7 @@ from brimful.decide.memory.bracket import run_search
 from brimful.decide.memory.fit import Card
 from brimful.decide.memory.intervals import RelativeInterval
 from brimful.decide.memory.search_traced import Traced
-from brimful.values import Outcome, Source
+from brimful.values import Outcome
 from brimful_inside.simulator.program import joined, program_of
 from brimful_inside.simulator.roofline import Kernel
 from brimful_inside.simulator.trace import (

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from brimful.decide.memory.fit import Card
 from brimful.decide.memory.intervals import RelativeInterval
 from brimful.decide.memory.search_traced import MemoryConclusion, search_largest
-from brimful.values import Limits, Outcome, Source
+from brimful.values import Limits, Outcome
 from tests.brimful.end_to_end.random_trainings import CONTEXT, MIB, TRAININGS, Training, run, trace
 
 EXAMPLES = int(os.environ.get("BRIMFUL_EXAMPLES", "4"))

@@ -180,9 +180,9 @@ def test_a_prediction_of_the_largest_says_that_it_is_the_largest() -> None:
 @pytest.mark.parametrize(
     ("size", "end"),
     [
-        (1500, "fits is 1,713; the recommended 1,500 takes 30.7 GiB (predicted)."),
-        (1713, " fits is 1,713 (34.9 GiB, predicted)."),
-        (3000, " fits is 1,713."),
+        (1500, "fits is 1,733; the recommended 1,500 takes 30.7 GiB (predicted)."),
+        (1733, " fits is 1,733 (35.3 GiB, predicted)."),
+        (3000, " fits is 1,733."),
     ],
 )
 def test_the_memory_of_the_recommended_size_stands_beside_that_of_the_size_in_question(
@@ -199,15 +199,15 @@ def test_what_fits_only_as_the_cache_is_emptied_is_said_to_take_all_that_is_allo
     allowed = value.budget.bytes
     more = [
         replace(row, peak_bytes=Estimate(1.02 * allowed, Source.PREDICTED))
-        if row.batch_size == 1713
+        if row.batch_size == 1733
         else row
         for row in value.sizes
     ]
     value = replace(
-        value, sizes=tuple(more), next_command=replace(value.next_command, batch_size=1713)
+        value, sizes=tuple(more), next_command=replace(value.next_command, batch_size=1733)
     )
     takes = f"{bytes_text(allowed)} as PyTorch empties its cache, "
-    assert f" is 1,713 ({takes}{bytes_text(1.02 * allowed)} without that limit, predicted)." in (
+    assert f" is 1,733 ({takes}{bytes_text(1.02 * allowed)} without that limit, predicted)." in (
         of_prediction(value).sentence
     )
     assert "102 %, fits" in [

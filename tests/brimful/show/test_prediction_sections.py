@@ -209,7 +209,7 @@ def test_what_would_help_is_shown_with_how_to_write_it_and_what_does_not_help() 
     [
         ({"largest_batch_size": None}, "not searched"),
         ({"largest_batch_size": None, "nothing_fits": True}, "none"),
-        ({}, "1,713"),
+        ({}, "1,733"),
     ],
 )
 def test_a_size_that_was_not_searched_is_not_called_none(changes: dict, shown: str) -> None:

@@ -14,7 +14,6 @@ from brimful.values import Failure, Outcome, Place, Verdict
 from brimful.verbs.predict import predict
 from brimful.verbs.session import Nobody
 from brimful.verbs.tune import tune
-from brimful_inside.simulator.trace import Free, Malloc
 from tests.brimful.verbs.world import GIB, MIB, Ragged, Uneven, World, reporting, work
 
 SCRIPT = Place("script", "/work/train.py", 6, 13, 16, "batch_size = 16", "data.py:51")

@@ -134,7 +134,9 @@ def test_a_further_workspace_ends_with_the_convolution_that_takes_it():
 
 
 def test_one_more_block_is_as_large_as_the_largest_at_each_batch_size():
-    whole = program(("malloc", 1, MIB, "mm"), ("malloc", 2, 5 * MIB, "mm"), ("scaler",), ("step", 1))
+    whole = program(
+        ("malloc", 1, MIB, "mm"), ("malloc", 2, 5 * MIB, "mm"), ("scaler",), ("step", 1)
+    )
     for factor in (1, 7):
         larger = [factor * size for size in whole.sizes]
         _, sizes = assume(whole, larger, Assumption(SCALED, spare=True))

@@ -45,8 +45,8 @@ _MOST_THREADS = 2048  # of a multiprocessor, on the cards for data centres
 # Anassbzdd/fitcheck, scripts/measure.py); on A100 with 80 GB real fine-tunings left at most 940 MiB
 # for the whole context (foundation-model-stack/fms-acceleration, scripts/benchmarks/refs). Between
 # the two nobody has measured: the geometric mean. On an H200 trainings added 112 to 240 MiB, and
-# those of `brimful doctor --calibrate` 224 (bench/results/measured-h200-2026-11.json), with cuDNN's;
-# a quarter more is room for kernels that none of them ran.
+# those of `brimful doctor --calibrate` 224 (bench/results/measured-h200-2026-11.json), with
+# cuDNN's; a third more is room for kernels that none of them ran.
 KERNELS_BEFORE_8 = (31, 20, 100)
 KERNELS = (125, 31, 510)
 KERNELS_FROM_9 = (224, 100, 300)

@@ -266,7 +266,9 @@ def test_an_assumed_context_widens_the_interval_by_what_is_not_known_of_it():
     unknown = replace(known, context_slack_bytes=(below, above))
     played = Replayed({}, Peaks(0, 10**9))
     assert unknown.upper(played) == known.upper(played) + above
-    names = [{part.name for part in one.estimate(played.peak).interval_parts} for one in (unknown, known)]
+    names = [
+        {part.name for part in one.estimate(played.peak).interval_parts} for one in (unknown, known)
+    ]
     assert ["CUDA context" in parts for parts in names] == [True, False]
 
 
