@@ -8,6 +8,7 @@ from dataclasses import replace
 from brimful import command as commands
 from brimful.decide.batch_size_place import AUTO
 from brimful.decide.memory.fit import giving_back_s
+from brimful.decide.memory.intervals import with_part
 from brimful.decide.memory.search_traced import NOT_FOLLOWED, MemoryConclusion
 from brimful.decide.run.settings import BATCH_SIZE
 from brimful.decide.speed.epoch import epoch_of
@@ -18,6 +19,7 @@ from brimful.units import noun_of
 from brimful.values import (
     Diagnostic,
     Estimate,
+    IntervalPart,
     Loading,
     Outcome,
     PeakEstimate,
@@ -191,8 +193,9 @@ def answer_at(
         phases = largest.phases | phases  # over an epoch an evaluation may be left out
         alone = card.estimate(largest.peak, fits, largest.spread)
         highest = card.device_bytes(card.shown(replayers.all_orders).peak)
-        low, high = peak.device_interval_bytes
-        peak = replace(peak, device_interval_bytes=(low, max(high, highest)))
+        more = max(0, highest - peak.device_bytes)
+        why = "replays of an epoch in other orders"
+        peak = with_part(peak, IntervalPart("order of uneven batches", 0, more, why))
     return Answer(
         size,
         verdict,

@@ -21,6 +21,7 @@ from brimful.decide.memory.breakdown import (
     break_down,
 )
 from brimful.decide.memory.fit import Card, ExtrapolatedPeaks
+from brimful.decide.memory.intervals import with_part
 from brimful.decide.memory.remedies import Memory, Resize
 from brimful.decide.memory.size_model import SizeModel, fit_size_model
 from brimful.decide.speed import updates
@@ -124,15 +125,9 @@ def opened_downwards(card: Card, answer: Answer, explained: Explained) -> Answer
     least = card.shown(partial(card.replay, program))
 
     def opened(peak: PeakEstimate, peaks: Peaks) -> PeakEstimate:
-        (low, high), at_most = peak.device_interval_bytes, peak.device_bytes - peaks.reserved
-        at_most = max(0, at_most - card.context_bytes)
+        at_most = max(0, peak.device_bytes - peaks.reserved - card.context_bytes)
         part = IntervalPart("shapes that depend on values", at_most, 0, "counted as their most")
-        return replace(
-            peak,
-            device_interval_bytes=(max(0, low - at_most), high),
-            interval_parts=(*peak.interval_parts, *([part] if at_most else [])),
-            at_most_bytes=at_most,
-        )
+        return replace(with_part(peak, part), at_most_bytes=at_most)
 
     phases = {
         name: opened(peak, least.phases.get(name, least.peak))

@@ -453,7 +453,7 @@ def test_what_helps_is_judged_without_a_batch_of_the_largest_samples_where_none_
 
 @pytest.mark.usefixtures("short_epochs")
 def test_tensors_too_small_to_fragment_memory_do_not_say_that_larger_batches_are_alike():
-    there = Uneven(fixed=3232 * MIB, linear=4096)
+    there = Uneven(fixed=3276 * MIB, linear=4096)
     prediction = run(there, ("my-train", "--batch-size", "200"), what_if=False)
     assert prediction.largest_batch_size == 1
     drawn = [trial.settings["batch_size"] for trial in there.launched if trial.as_drawn]

@@ -4,7 +4,8 @@ import gc
 import pytest
 import torch
 
-from tests.brimful_inside.imaginary.conftest import GIB, card, entered, played
+from brimful_inside.simulator.program import program_of
+from tests.brimful_inside.imaginary.conftest import GIB, card, entered, played, rows
 
 MIB = 1 << 20
 CARD = card()
@@ -94,10 +95,13 @@ def test_copies_keep_the_card(three):
 def test_each_card_that_is_used_leaves_a_trace_of_its_own(three, traces):
     three.phase("train")
     kept = torch.zeros(3 * MIB, dtype=torch.uint8, device="cuda:2")
+    three.scaler_decides()
     three.step(1)
     three.end_trace()
     assert set(traces) == {2}
     assert played(traces[2]).phases["train"].allocated == kept.nbytes
+    events = program_of(rows(traces[2])).events
+    assert events.index(("scaler",)) == events.index(("step", 1)) - 1
 
 
 def test_graphs_of_two_cards_leave_nothing_behind_on_either(three, allocated):

@@ -13,7 +13,12 @@ from functools import cached_property, partial
 from math import ceil, floor
 from types import MappingProxyType
 
-from brimful.decide.memory.intervals import RelativeInterval, of_several_ranks, parts_of
+from brimful.decide.memory.intervals import (
+    RelativeInterval,
+    of_several_ranks,
+    parts_of,
+    widest_first,
+)
 from brimful.decide.memory.size_model import SizeModel
 from brimful.values import Estimate, Gpu, IntervalPart, PeakEstimate, Point, Source, Verdict
 from brimful_inside.simulator.allocator_settings import DEFAULT_SETTINGS, AllocatorSettings
@@ -158,9 +163,7 @@ class Card:
         below, above = self.context_slack_bytes
         why = self.calibration or "assumed for a card of this architecture and size"
         context = IntervalPart("CUDA context", below, above, why)
-        parts = [context, *parts_of(reserved_bytes, self.interval, spread)]
-        parts.sort(key=lambda part: part.below_bytes + part.above_bytes, reverse=True)
-        return tuple(part for part in parts if part.below_bytes or part.above_bytes)
+        return widest_first([context, *parts_of(reserved_bytes, self.interval, spread)])
 
     def around(
         self, device_bytes: float, growth: float = 0.0, spread: Spread = NOTHING

@@ -8,12 +8,12 @@ and sizes beyond what was traced. Each file of ``evidence/`` is one bench's resu
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 
-from brimful.values import IntervalPart
+from brimful.values import IntervalPart, PeakEstimate
 from brimful_inside.simulator.allocator_settings import LARGE_SEGMENT
 from brimful_inside.simulator.assumptions import PLACEMENT, SCALED, SKIPPED_STEPS, WORKSPACES
 
@@ -110,6 +110,23 @@ def parts_of(
             evidence += f"; {measured.basis}"
         parts.append(IntervalPart(name, below, above, evidence))
     return tuple(parts)
+
+
+def widest_first(parts: Iterable[IntervalPart]) -> tuple[IntervalPart, ...]:
+    """Without those of nothing."""
+    uncertain = [part for part in parts if part.below_bytes or part.above_bytes]
+    uncertain.sort(key=lambda part: part.below_bytes + part.above_bytes, reverse=True)
+    return tuple(uncertain)
+
+
+def with_part(peak: PeakEstimate, part: IntervalPart) -> PeakEstimate:
+    """The peak with one more thing that is uncertain."""
+    low, high = peak.device_interval_bytes
+    return replace(
+        peak,
+        device_interval_bytes=(max(0, low - part.below_bytes), high + part.above_bytes),
+        interval_parts=widest_first((*peak.interval_parts, part)),
+    )
 
 
 def growth(batch_size: float, seen_to: float, per_doubling: float) -> float:

@@ -11,7 +11,9 @@ from brimful.decide.memory.intervals import (
     growth,
     of_several_ranks,
     parts_of,
+    with_part,
 )
+from brimful.values import IntervalPart
 from brimful_inside.simulator.assumptions import (
     ASSUMPTIONS,
     PLACEMENT,
@@ -19,6 +21,7 @@ from brimful_inside.simulator.assumptions import (
     SKIPPED_STEPS,
     WORKSPACES,
 )
+from brimful_inside.simulator.replay import Peaks
 from tests.brimful.decide.programs import GIB, MIB, card
 
 
@@ -62,6 +65,15 @@ def test_what_replays_showed_is_widened_downwards_where_cards_reserved_less(name
     assert (part.below_bytes > MIB) == (name in (WORKSPACES, SCALED)) == ("H200" in part.evidence)
     _, wide = parts_of(10 * GIB, ALLOCATOR, {name: (9 * GIB, 0)})
     assert wide.below_bytes == 9 * GIB
+
+
+def test_a_further_part_widens_the_interval_by_itself_and_one_of_nothing_does_not():
+    peak = card(9 * GIB, GIB, 0.1).estimate(Peaks(GIB, GIB))
+    assert with_part(peak, IntervalPart("nothing", 0, 0, "")) == peak
+    low, high = peak.device_interval_bytes
+    wider = with_part(peak, IntervalPart("masks", 2 * GIB, 3, "counted as their most"))
+    assert wider.device_interval_bytes == (0, high + 3) and low > 0
+    assert [part.name for part in wider.interval_parts] == ["masks", "PyTorch's allocator"]
 
 
 def test_every_assumption_belongs_to_a_part_whose_evidence_is_named():
