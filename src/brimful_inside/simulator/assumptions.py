@@ -43,13 +43,6 @@ ASSUMPTIONS = (
 _Pick = Tuple[int, float]
 
 
-class _Events(NamedTuple):
-    """The events of a program under an assumption, and what their allocations' sizes are of."""
-
-    events: Tuple[Event, ...]
-    picks: Tuple[_Pick, ...]
-
-
 def assume(
     program: Program, sizes: Sequence[int], assumption: Assumption
 ) -> Optional[Tuple[Program, Tuple[int, ...]]]:
@@ -60,15 +53,10 @@ def assume(
     known = program.assumed
     if assumption not in known:
         rows = _rows_under(program, assumption)
-        if rows is not None:
-            events = _numbered(rows)
-            known[assumption] = Program(events.events, (), ()), events.picks
-        else:
-            known[assumption] = None
-    result = known[assumption]
-    if result is None:
+        known[assumption] = None if rows is None else _numbered(rows)
+    if known[assumption] is None:
         return None
-    other, picks = result
+    other, picks = known[assumption]
     largest = max(sizes, default=0)
     return other, tuple(largest if at < 0 else int(sizes[at] * share) for at, share in picks)
 
@@ -88,12 +76,10 @@ def _rows_under(program: Program, assumption: Assumption) -> Optional[List[_Row]
         return None
     result: List[_Row] = []
     for event, key, pick in rows:
-        if pick is None or not (event[1].startswith("cudnn_") or "convolution" in event[1]):
-            result.append((event, key, pick))
-        elif event[1].startswith("cudnn_"):
+        beside = ("beside", key)
+        if pick is not None and event[1].startswith("cudnn_"):
             result.append((event, key, (pick[0], assumption.workspaces)))
-        elif assumption.beside:
-            beside = ("beside", key)
+        elif pick is not None and assumption.beside and "convolution" in event[1]:
             result.append((("malloc", "workspace", None, 0), beside, (key, assumption.beside)))
             result += [(event, key, pick), (("free",), beside, None)]
         else:
@@ -146,7 +132,8 @@ def _with_skipped(rows: List[_Row], skipped: int) -> Optional[List[_Row]]:
     return result
 
 
-def _numbered(rows: List[_Row]) -> _Events:
+def _numbered(rows: List[_Row]) -> Tuple[Program, Tuple[_Pick, ...]]:
+    """Their program, without sizes, and what these are of."""
     numbers: Dict[Any, int] = {}
     events: List[Event] = []
     picks: List[_Pick] = []
@@ -157,4 +144,4 @@ def _numbered(rows: List[_Row]) -> _Events:
             events.append(event)
         else:
             events.append(event if key is None else (*event, numbers[key]))
-    return _Events(tuple(events), tuple(picks))
+    return Program(tuple(events), (), ()), tuple(picks)

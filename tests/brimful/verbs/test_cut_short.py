@@ -151,8 +151,10 @@ def test_where_no_epoch_of_uneven_batches_was_looked_at_what_fits_says_so():
 
 
 def test_a_search_that_came_to_its_end_is_known_although_a_trial_after_it_was_cut_short():
-    end = ended(CASES["uneven, asked"], Interrupted, 8)
-    assert "Batch size 64 is tight" in end.text and "the largest that fits is 62" in end.text
+    end = ended(Case(lambda: Uneven(dataset=None), SMALL, asked(65)), Interrupted, 8)
+    assert (
+        "batch size 65 was not looked at" in end.text and "the largest that fits is 63" in end.text
+    )
 
 
 def test_the_trial_before_a_place_was_found_is_of_the_command_as_it_stands_on_its_own_card_alone():
