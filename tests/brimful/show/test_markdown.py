@@ -22,7 +22,7 @@ def test_every_table_has_as_many_cells_in_each_row(name: str) -> None:
 
 def test_a_prediction_lists_its_phases_and_folds_the_details() -> None:
     text = render_markdown(product.predict_fits())
-    assert "| train | 114 MiB | 114 MiB | 1.51 GiB | 1.50 to 1.53 GiB | 4.3 % |" in text
+    assert "| train | 114 MiB | 114 MiB | 1.51 GiB | 1.51 to 1.53 GiB | 4.3 % |" in text
     assert text.index("Peaks by phase") < text.index("<details>") < text.index("By category")
 
 
