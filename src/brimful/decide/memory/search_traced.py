@@ -120,7 +120,7 @@ def extrapolate(
     says = known.bracket.in_batches or known.is_sure(model)
     if says and not known.bracket.ignored and not known.unfollowed:
         exact = model is not None and model.size_model.exact
-        largest = _candidate(known, model) if exact else known.about(model)
+        largest = _candidate(known, model, names=True) if exact else known.about(model)
     named = None if largest is None else known.bracket.samples(largest)
     return Extrapolated(named, _in_samples(known, model), known.bracket.limits.loader_cap)
 
@@ -265,13 +265,17 @@ def _proves_the_limit(known: TracedSizes, size: int) -> bool:
     return False
 
 
-def _candidate(known: TracedSizes, model: TrustedModel | None) -> int | None:
-    """The largest size predicted to fit, by the model or by the peaks; None if none does."""
-    most, by_memory = known.bracket.largest_without_error, _candidate_by_memory(known, model)
+def _candidate(known: TracedSizes, model: TrustedModel | None, names: bool = False) -> int | None:
+    """The largest size predicted to fit, by the model or by the peaks; None if none does. `names`:
+    it is an answer, and no trial that would only halve the bracket."""
+    most = known.bracket.largest_without_error
+    by_memory = _candidate_by_memory(known, model, names)
     return by_memory if most is None or by_memory is None else min(by_memory, most)
 
 
-def _candidate_by_memory(known: TracedSizes, model: TrustedModel | None) -> int | None:
+def _candidate_by_memory(
+    known: TracedSizes, model: TrustedModel | None, names: bool = False
+) -> int | None:
     """As `_candidate`, whether or not the script itself would fail there."""
     bracket = known.bracket
     low, high, upper = bracket.low, bracket.high, bracket.largest_to_try
@@ -288,6 +292,7 @@ def _candidate_by_memory(known: TracedSizes, model: TrustedModel | None) -> int 
         and high is not None
         and high > low + 1
         and halves
+        and not names
         and not known.is_sure(model)
     ):
         return roundest(low + max(1, (high - low) // 8), high - (high - low) // 8)
