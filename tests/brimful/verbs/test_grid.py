@@ -211,7 +211,7 @@ def test_a_setting_that_changes_neither_memory_nor_time_is_named_and_one_that_do
     ]
 
 
-CLOCKED_CARD = {"gpu": "t4", "gpu_memory": None}
+CLOCKED_CARD = {"gpu": "t4", "gpu_memory": None, "budget": "4GiB"}
 
 
 class Clocked(Uneven):
@@ -228,18 +228,18 @@ def short_epochs(monkeypatch):
 
 @pytest.mark.usefixtures("short_epochs")
 def test_the_best_cell_fits_over_an_epoch_of_uneven_batches_and_so_do_cells_near_it():
-    sides, world = {"batch_size": (30, 60, 140, 240, 315)}, Clocked()
+    sides, world = {"batch_size": (8, 16, 36, 70, 80)}, Clocked()
     record = tabled(world, sides, settings={"max_length": 60}, **CLOCKED_CARD)
     cells = {cell.settings["batch_size"]: cell for cell in record.prediction.grid}
     drawn = [trial.settings["batch_size"] for trial in world.launched if trial.as_drawn]
-    assert drawn == [315, 240] and cells[315].verdict != "fits" and cells[240].best
-    assert cells[240].peak == record.prediction.peak
-    assert record.prediction.largest_batches_peak.device_bytes < cells[240].peak.device_bytes
-    assert {size for size, cell in cells.items() if cell.is_least} == {30, 60}
+    assert drawn == [80, 70] and cells[80].verdict != "fits" and cells[70].best
+    assert cells[70].peak == record.prediction.peak
+    assert record.prediction.largest_batches_peak.device_bytes < cells[70].peak.device_bytes
+    assert {size for size, cell in cells.items() if cell.is_least} == {8, 16}
     alone = work(
-        Clocked(), predict, COMMAND, settings={"batch_size": 30, "max_length": 60}, **CLOCKED_CARD
+        Clocked(), predict, COMMAND, settings={"batch_size": 8, "max_length": 60}, **CLOCKED_CARD
     ).prediction
-    assert cells[30].peak == alone.largest_batches_peak
+    assert cells[8].peak == alone.largest_batches_peak
     page = render_markdown(record)
-    assert f"over {bytes_text(cells[30].peak.device_bytes)} " in page
+    assert f"over {bytes_text(cells[8].peak.device_bytes)} " in page
     assert "over: of the largest batch alone; samples vary, and over an epoch" in page
