@@ -65,6 +65,7 @@ _CHANGE_THE_NUMBERS = (
         "no-whole-step",
         "memory-grows",
         "evaluation-collects",
+        "limit-pytorch",
     ),
     *("stray-card", "one-rank-alone", "changes-nothing", "idle-cards"),
 )

@@ -32,7 +32,7 @@ from brimful.verbs import imaginary
 from brimful.verbs.imaginary import CardView, Replayers
 from brimful.verbs.start import Start, takes
 from brimful.verbs.step_speed import FIXED_TOTAL, has_a_fixed_total, speed_of
-from brimful.verbs.trials import Trials
+from brimful.verbs.trials import Trials, capacity_bytes
 from brimful.verbs.warnings import Answer
 
 # Samples of a batch by which the loader is timed, where nobody asked for a size (assumed).
@@ -205,7 +205,19 @@ def answer_at(
         None if seldom else giving_back_s(shown),
         conclusion,
         alone,
+        unlimited_bytes=_beyond_the_budget(view, replayers) if fits else None,
     )
+
+
+def _beyond_the_budget(view: CardView, replayers: Replayers) -> int | None:
+    """What the device shows where PyTorch is not limited to a budget below the card's memory; None
+    where that is within the budget."""
+    card = view.card
+    if view.budget.bytes >= view.budget.total_bytes:
+        return None
+    whole = replayers.as_drawn(capacity_bytes(view.device))
+    device = card.device_bytes(whole.peak)
+    return device if device > view.budget.bytes else None
 
 
 def _replayers_at(view: CardView, conclusion: MemoryConclusion, size: int) -> Replayers | None:

@@ -241,7 +241,9 @@ class CardView:
             context_slack_bytes=slack_of(context),
             interval=of_several_ranks(ALLOCATOR) if ranks else ALLOCATOR,
             settings=settings_in({**os.environ, **trials.command.environment}),
-            capacity_bytes=capacity_bytes(self.device),
+            capacity_bytes=max(
+                0, min(capacity_bytes(self.device), self.budget.bytes - int(context.value))
+            ),
             calibration=gpu.calibration,
         )
 

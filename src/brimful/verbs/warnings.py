@@ -63,6 +63,8 @@ class Answer:
     conclusion: MemoryConclusion | None = None  # None: nothing was searched
     # where batches are uneven: with every batch of the largest samples, whose peak is no epoch's
     alone: PeakEstimate | None = None
+    # of the device on the whole card, where that is more than a budget below the card's memory
+    unlimited_bytes: int | None = None
 
 
 def warnings_of(view: CardView, answer: Answer) -> list[Diagnostic]:
@@ -164,6 +166,18 @@ def _gives_cache_back(answer: Answer) -> Diagnostic:
     )
 
 
+def _limit_pytorch(view: CardView, unlimited_bytes: int) -> Diagnostic:
+    share = (view.card.capacity_bytes or 0) / view.budget.total_bytes
+    return Diagnostic(
+        "limit-pytorch",
+        f"it fits where PyTorch is limited to the budget; else PyTorch takes "
+        f"{format_bytes(unlimited_bytes)} of the card",
+        "PyTorch keeps freed memory as long as the card has more, and gives it back at a limit",
+        f"torch.cuda.set_per_process_memory_fraction({math.floor(share * 1e4) / 1e4:g}) before the "
+        "training",
+    )
+
+
 def _about_the_budget(view: CardView, answer: Answer) -> Iterator[Diagnostic]:
     peak, budget, asked = answer.peak, view.budget, answer.size
     if (answer.retries_per_step or answer.giving_back_s) and answer.verdict != Verdict.DOES_NOT_FIT:
@@ -174,6 +188,8 @@ def _about_the_budget(view: CardView, answer: Answer) -> Iterator[Diagnostic]:
     in_force = trials.in_force(answer.conclusion, asked) if trials.in_batches else asked
     noun = noun_of(trials.unknown)
     if answer.verdict == Verdict.FITS:
+        if answer.unlimited_bytes is not None:
+            yield _limit_pytorch(view, answer.unlimited_bytes)
         limited = estimate is not None and estimate.limited_by == "budget"
         if limited and in_force and largest and in_force > largest:
             yield Diagnostic(

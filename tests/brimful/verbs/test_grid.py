@@ -234,7 +234,6 @@ def test_the_best_cell_fits_over_an_epoch_of_uneven_batches_and_so_do_cells_near
     drawn = [trial.settings["batch_size"] for trial in world.launched if trial.as_drawn]
     assert drawn == [80, 70] and cells[80].verdict != "fits" and cells[70].best
     assert cells[70].peak == record.prediction.peak
-    assert record.prediction.largest_batches_peak.device_bytes < cells[70].peak.device_bytes
     assert {size for size, cell in cells.items() if cell.is_least} == {8, 16}
     alone = work(
         Clocked(), predict, COMMAND, settings={"batch_size": 8, "max_length": 60}, **CLOCKED_CARD

@@ -131,7 +131,8 @@ class Card:
     )  # how far below and above it may lie
     interval: RelativeInterval  # of what PyTorch's allocator reserves
     settings: AllocatorSettings = DEFAULT_SETTINGS
-    # for segments: the card's memory without the context; None: without limit
+    # for segments, to which PyTorch is limited: the card's memory, or the budget where that is
+    # less, without the context; None: without limit
     capacity_bytes: int | None = None
     # a sentence on where the context was measured, if not for the catalogue
     calibration: str | None = None
@@ -175,14 +176,13 @@ class Card:
         high = device_bytes * (1 + growth) + sum(part.above_bytes for part in parts)
         return max(0, floor(low)), ceil(high)
 
-    def ends(self, replayed: Replayed) -> tuple[float, float]:
-        """Of the device peak's interval; infinite where the card was full before the end."""
-        if replayed.full is not None:
-            return float("inf"), float("inf")
-        return self.around(self.device_bytes(replayed.peak), 0.0, replayed.spread)
-
     def upper(self, replayed: Replayed) -> float:
-        return self.ends(replayed)[1]
+        """The upper end of the device peak's interval; infinite where the card was full before the
+        end.
+        """
+        if replayed.full is not None:
+            return float("inf")
+        return self.around(self.device_bytes(replayed.peak), 0.0, replayed.spread)[1]
 
     def upper_of(self, pytorch_bytes: int) -> int:
         """The upper end of the interval of a device peak with so much memory of PyTorch's."""
@@ -206,18 +206,8 @@ class Card:
 
         return bisect_left(range(ANY_BYTES), True, key=too_much) - 1
 
-    @cached_property
-    def is_limited(self) -> bool:
-        """Whether the budget is below the card's memory. At the budget PyTorch then gives no cached
-        memory back, so that all that it reserves counts."""
-        capacity = self.capacity_bytes
-        return capacity is not None and self.budget_bytes < capacity + self.context_bytes
-
     def fits(self, replayer: Replayer) -> bool:
         """Under all assumptions."""
-        if self.is_limited:
-            replayed = replayer(self.capacity_bytes)
-            return not replayed.may_be_full and self.upper(replayed) <= self.budget_bytes
         if self.sure_bytes < 0:
             return False
         replayed = replayer(self.sure_bytes)
@@ -226,10 +216,7 @@ class Card:
     def verdict(self, replayer: Replayer) -> Verdict:
         if self.fits(replayer):
             return Verdict.FITS
-        if self.is_limited:
-            may_fit = self.ends(replayer(self.capacity_bytes))[0] <= self.budget_bytes
-        else:
-            may_fit = self.hoped_bytes >= 0 and replayer(self.hoped_bytes).full is None
+        may_fit = self.hoped_bytes >= 0 and replayer(self.hoped_bytes).full is None
         return Verdict.TIGHT if may_fit else Verdict.DOES_NOT_FIT
 
     def peak(self, replayer: Replayer) -> PeakEstimate:
