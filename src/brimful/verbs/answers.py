@@ -8,7 +8,7 @@ from dataclasses import replace
 from brimful import command as commands
 from brimful.decide.batch_size_place import AUTO
 from brimful.decide.memory.fit import giving_back_s
-from brimful.decide.memory.intervals import with_part
+from brimful.decide.memory.intervals import TRIED, tried_kernels, with_part
 from brimful.decide.memory.search_traced import NOT_FOLLOWED, MemoryConclusion
 from brimful.decide.run.settings import BATCH_SIZE
 from brimful.decide.speed.epoch import epoch_of
@@ -196,6 +196,13 @@ def answer_at(
         more = max(0, highest - peak.device_bytes)
         why = "replays of an epoch in other orders"
         peak = with_part(peak, IntervalPart("order of uneven batches", 0, more, why))
+    reports = view.trials.representative().reports
+    if (
+        any(TRIED in report.approximations for report in reports)
+        and card.capacity_bytes is not None
+    ):
+        free = card.capacity_bytes + card.context_bytes - peak.device_interval_bytes[1]
+        peak = with_part(peak, tried_kernels(max(0, free)))
     return Answer(
         size,
         verdict,

@@ -5,9 +5,10 @@ it.
 import pytest
 
 from brimful import predict
+from brimful.decide.memory.intervals import TRIED
 from brimful.units import GIB
 from brimful.values import Verdict
-from tests.brimful.verbs.world import COMMAND, World, work
+from tests.brimful.verbs.world import COMMAND, World, reporting, work
 
 
 def warned(prediction) -> bool:
@@ -37,3 +38,14 @@ def test_where_pytorch_takes_more_of_the_whole_card_the_first_lines_say_how_it_i
     card = {"gpu": gpu, "budget": "4GiB"} if gpu else {"gpu_memory": "4GiB"}
     prediction = work(KeepsMore(), predict, COMMAND, **card).prediction
     assert prediction.verdict is Verdict.FITS and warned(prediction) == says
+
+
+def test_what_cudnns_search_may_take_for_a_moment_widens_the_interval_and_no_verdict():
+    plain, tried = (
+        work(reporting(approximations=names), predict, COMMAND, gpu="h200").prediction
+        for names in ([], [TRIED])
+    )
+    assert tried.largest_batch_size == plain.largest_batch_size
+    assert [part.name for part in tried.peak.interval_parts].count(TRIED) == 1
+    assert TRIED not in {part.name for part in plain.peak.interval_parts}
+    assert tried.peak.device_interval_bytes[1] >= plain.peak.device_interval_bytes[1]
