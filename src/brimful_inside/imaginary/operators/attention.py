@@ -149,6 +149,20 @@ def _efficient_fits(call: Call, capability: Tuple[int, int]) -> bool:
     )
 
 
+def _mask_is_constant(call: Call) -> bool:
+    """No gradient is wanted of a mask, and it is repeated along whole dimensions at most
+    (check_attn_mask_shape)."""
+    mask, query = call.attn_mask, call.query
+    if mask is None:
+        return True
+    whole = (*query.shape[:3], call.key.shape[2])
+    return (
+        not mask.requires_grad
+        and mask.dim() in (2, 4)
+        and all(size in (1, most) for size, most in zip(mask.shape[::-1], whole[::-1]))
+    )
+
+
 def _cudnn_fits(call: Call, capability: Tuple[int, int]) -> bool:
     return (
         torch._C._get_cudnn_sdp_enabled()
@@ -156,6 +170,7 @@ def _cudnn_fits(call: Call, capability: Tuple[int, int]) -> bool:
         and not torch.are_deterministic_algorithms_enabled()
         and _low_precision(call, capability)
         and _dense(call)
+        and _mask_is_constant(call)
         and _last_dim_is_dense(call, ignore_singleton=True)
         and call.dropout_p * 16 == math.floor(call.dropout_p * 16)
         and call.key.shape[2] != 1

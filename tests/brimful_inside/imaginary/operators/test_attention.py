@@ -49,6 +49,30 @@ def test_hopper_prefers_cudnn_since_the_release_that_does():
     assert choose(call(), H100) == (CUDNN if newer else FLASH)
 
 
+def test_a_mask_that_is_trained_is_not_for_cudnn(enter):
+    enter(capability=H100)
+    bias = torch.zeros(4, 64, 64, device="cuda", dtype=torch.half, requires_grad=True)
+    query = torch.zeros(2, 4, 64, 64, device="cuda", dtype=torch.half, requires_grad=True)
+    F.scaled_dot_product_attention(query, query, query, attn_mask=bias[None]).sum().backward()
+    assert bias.grad is not None and bias.grad.shape == bias.shape
+
+
+@pytest.mark.parametrize(
+    ("shape", "grad", "fits"),
+    [
+        ((64, 64), False, True),
+        ((1, 4, 1, 64), False, True),
+        ((2, 1, 64, 64), True, False),
+        ((4, 64, 64), False, False),
+        ((2, 2, 64, 64), False, False),
+    ],
+)
+def test_cudnn_takes_a_mask_of_two_or_four_dimensions_without_a_gradient(shape, grad, fits):
+    mask = torch.empty(shape, dtype=torch.half, device="meta", requires_grad=grad)
+    with sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.MATH]):
+        assert choose(call(attn_mask=mask), H100) == (CUDNN if fits else MATH)
+
+
 def test_the_script_decides_where_it_chooses():
     for backends, chosen in (
         (SDPBackend.MATH, MATH),
