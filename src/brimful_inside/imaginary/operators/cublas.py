@@ -37,6 +37,7 @@ USES_CUBLAS = frozenset(
         "addbmm",
         "_addmm_activation",
         "_scaled_mm",
+        "_grouped_mm",
         "addr",
         "_euclidean_dist",
         "_native_multi_head_attention",
@@ -49,6 +50,12 @@ USES_CUBLAS = frozenset(
         "_linalg_solve_ex",
     ]
 )
+
+
+def is_one_kernel(capability: Tuple[int, int], matrix: Tensor) -> bool:
+    """Whether the products of all groups (_grouped_mm) are one kernel of CUTLASS; else each is a
+    product of its own (cuda/GroupedBlas.cpp)."""
+    return matrix.dtype == torch.bfloat16 and capability[0] in (9, 10)
 
 
 def _uses_cublaslt(short: str, args: Tuple) -> bool:
@@ -127,6 +134,10 @@ class Workspaces:
     def for_product(self, short: str, args: Tuple, taken: List[Any]) -> None:
         """What a matrix product takes for itself, to be released after it, is added to `taken`;
         what stays is kept here."""
+        if short == "_grouped_mm" and self.gpu.machine.choose(
+            lambda capability: is_one_kernel(capability, args[0])
+        ):
+            return
         self._take("cublas", self._cublas, 0, taken)
         if self._cublaslt and _uses_cublaslt(short, args):
             self._take("cublaslt", self._cublaslt, sizes.LT_KEPT_SINCE, taken)

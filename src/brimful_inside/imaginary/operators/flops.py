@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 import torch
 
 from brimful_inside.imaginary.operators.convolutions import layout_of
+from brimful_inside.imaginary.operators.cublas import is_one_kernel
 from brimful_inside.imaginary.operators.temporaries import Machine
 from brimful_inside.imaginary.state.clock import Part
 from brimful_inside.imaginary.state.tensors import Tensor, is_meta
@@ -121,6 +122,9 @@ def allows_tf32(convolution: bool) -> bool:
         ).fp32_precision == "tf32"
 
 
+# The host reads a value, and waits for it.
+_READ: Tuple[Part, ...] = (("link", 0, 8, 1, ()), ("sync", 0, 0, 0, ()))
+
 # --- products ---
 
 
@@ -140,6 +144,22 @@ def _matmul(first: int) -> Cost:
         return [_product(classes.of(left.dtype), batch, m, n, k, plain(args, out))]
 
     return cost
+
+
+def _grouped(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
+    """A product for each group, all of one size: how many rows each has is data. Where each is a
+    product of its own, the host waits for their ends."""
+    left, right = args[:2]
+    sizes = [left.shape[-2], right.shape[-1], left.shape[-1]]
+    groups = left.shape[0]
+    if len(args) > 2 and args[2] is not None:
+        groups = args[2].shape[0]
+        shared = {(2, 3): 0, (3, 2): 1, (2, 2): 2}[left.dim(), right.dim()]
+        sizes[shared] = -(-sizes[shared] // max(1, groups))
+    m, n, k = sizes
+    part = _product(classes.of(left.dtype), groups, m, n, k, plain(args, out))
+    alone = classes.machine.choose(lambda capability: is_one_kernel(capability, left))
+    return [part] if alone else [part, *_READ]
 
 
 def _packed(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
@@ -456,6 +476,7 @@ COSTS: Dict[str, Cost] = {
     **dict.fromkeys(_BLAS, _matmul(0)),
     **dict.fromkeys(("addmm", "baddbmm", "addmv", "addbmm", "_addmm_activation"), _matmul(1)),
     **dict.fromkeys(("gemm_4bit", "gemv_4bit", "int8_linear_matmul"), _packed),
+    "_grouped_mm": _grouped,
     "convolution": _convolution,
     "convolution_backward": _convolution_backward,
     **dict.fromkeys(_ATTENTION, _attention(False)),
@@ -515,7 +536,7 @@ COSTS: Dict[str, Cost] = {
     # A value goes to the host, which waits for it.
     **dict.fromkeys(
         ("_local_scalar_dense", "equal"),
-        lambda args, kwargs, out, classes: [("link", 0, 8, 1, ()), ("sync", 0, 0, 0, ())],
+        lambda args, kwargs, out, classes: [*_READ],
     ),
     **dict.fromkeys(
         ("sort", "argsort", "msort", "unique", "_unique2", "unique_consecutive"), _sort

@@ -28,6 +28,9 @@ from brimful_inside.imaginary.state.tensors import (
 from brimful_inside.simulator.workspaces import torch_release
 
 FLASH_KEEPS_TWO_SINCE = 209  # releases that keep seed and offset as one tensor of two numbers
+GROUPS_OF_ALL_FLOATS_SINCE = 209  # before, _grouped_mm was for bfloat16 on Hopper alone
+ALIGNED = 16  # bytes: where rows of a matrix begin that _grouped_mm makes
+_GROUPED_DTYPES = {torch.bfloat16, torch.float16, torch.float32}
 
 
 def itself(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
@@ -172,6 +175,35 @@ def _flash(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) ->
     return torch.empty_like(query), sums, None, None, *shapes, *random, empty((0,), query.dtype)
 
 
+def _grouped_mm(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
+    """cuda/GroupedBlas.cpp, GroupedMMUtils.h: half and single precision are taken as well, and rows
+    of the result begin at 16 bytes. PyTorch's meta kernel checks all else, for bfloat16."""
+    if torch_release(torch.__version__) < GROUPS_OF_ALL_FLOATS_SINCE:
+        if not gpu.machine.choose(lambda capability: capability[0] == 9):
+            raise RuntimeError(
+                "torch._grouped_mm is only supported on CUDA devices with compute capability = 9.0"
+            )
+        return func(*args, **kwargs)
+    left, right, *rest = args
+    dtypes = left.dtype, right.dtype, (rest[2] if len(rest) > 2 else None) or left.dtype
+    if not _GROUPED_DTYPES.issuperset(dtypes) or dtypes[0] != dtypes[2]:
+        raise RuntimeError(
+            "Expected inputs of _grouped_mm to be Float32, BFloat16 or Float16 matrices and the "
+            "output to be of the first one's dtype, got %s, %s and %s" % dtypes
+        )
+    shape = func(_as_bfloat16(left), _as_bfloat16(right), *rest[:2]).shape
+    row = -(-shape[-1] * left.element_size() // ALIGNED) * ALIGNED // left.element_size()
+    stride = (shape[-2] * row, row, 1)[-len(shape) :]
+    return torch.empty_strided(shape, stride, dtype=left.dtype, device=META)
+
+
+def _as_bfloat16(matrix: Tensor) -> Tensor:
+    """With rows of as many bytes."""
+    scale = matrix.element_size() // torch.bfloat16.itemsize
+    stride = [step if step == 1 else step * scale for step in matrix.stride()]
+    return torch.empty_strided(matrix.shape, stride, dtype=torch.bfloat16, device=META)
+
+
 _LISTS_OF_THEIR_OWN = (
     "_foreach_copy_",
     "_foreach_norm",
@@ -194,6 +226,7 @@ _OF_DEFAULT: Dict[str, Handler] = {
     **dict.fromkeys(
         ("normal_", "uniform_", "exponential_", "log_normal_", "cauchy_", "geometric_"), itself
     ),
+    "_grouped_mm": _grouped_mm,
     "_scaled_dot_product_flash_attention": _flash,
     "_scaled_dot_product_flash_attention_backward": lambda gpu, func, args, kwargs: tuple(
         torch.empty_like(tensor) for tensor in args[1:4]
@@ -215,7 +248,11 @@ def handlers() -> Dict[Any, Callable]:
         if name.startswith("_foreach_") and name not in _LISTS_OF_THEIR_OWN
     ]
     return {
-        **{getattr(aten, name).default: handler for name, handler in _OF_DEFAULT.items()},
+        **{
+            getattr(aten, name).default: handler
+            for name, handler in _OF_DEFAULT.items()
+            if hasattr(aten, name)  # _grouped_mm is there since 2.8
+        },
         **{
             getattr(packet, name): handler
             for packet, overloads, handler in of_overloads

@@ -120,6 +120,113 @@ def test_the_gradient_of_an_activation_is_laid_out_as_on_the_host(gpu, transpose
         assert laid_out("cuda", call) == laid_out("cpu", call)
 
 
+# --- products by groups ---
+
+GROUPED = hasattr(aten, "_grouped_mm") and torch.__version__ >= "2.9"
+by_groups = pytest.mark.skipif(not GROUPED, reason="torch has no products by groups for all floats")
+OFFSETS = torch.tensor([2, 8], dtype=torch.int32)
+GROUPS = [((8, 16), (2, 16, 24)), ((2, 8, 16), (16, 8)), ((16, 8), (8, 24))]
+
+
+@by_groups
+@pytest.mark.parametrize("shapes", [*GROUPS, ((2, 8, 16), (2, 16, 24))])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_product_by_groups_has_the_shape_and_dtype_of_the_hosts(gpu, shapes, dtype):
+    def product(device):
+        left, right = (torch.zeros(shape, device=device, dtype=dtype) for shape in shapes)
+        offsets = None if (len(shapes[0]), len(shapes[1])) == (3, 3) else OFFSETS.to(device)
+        return torch._grouped_mm(left, right, offsets)
+
+    assert described(product("cuda")) == described(product("cpu"))
+
+
+@by_groups
+def test_rows_of_a_product_by_groups_begin_at_16_bytes(gpu):
+    left, right = (torch.zeros(shape, device="cuda") for shape in ((8, 16), (2, 10, 16)))
+    out = torch._grouped_mm(left, right.transpose(1, 2), OFFSETS.cuda())
+    assert out.shape == (8, 10) and out.stride() == (12, 1)
+
+
+@by_groups
+@pytest.mark.parametrize(
+    ("left", "right", "words"),
+    [
+        (torch.zeros(8, 16).double(), torch.zeros(2, 16, 24).double(), "Float32, BFloat16"),
+        (torch.zeros(8, 16), torch.zeros(2, 12, 24), "contraction dimension"),
+        (torch.zeros(8, 6), torch.zeros(2, 6, 24), "16 bytes"),
+    ],
+)
+def test_what_no_card_multiplies_by_groups_is_refused(gpu, left, right, words):
+    with pytest.raises(RuntimeError, match=words):
+        torch._grouped_mm(left.cuda(), right.cuda(), OFFSETS.cuda())
+
+
+@by_groups
+@pytest.mark.parametrize(
+    ("capability", "dtype", "takes"),
+    [
+        ((8, 0), torch.bfloat16, True),
+        ((9, 0), torch.bfloat16, False),
+        ((9, 0), torch.float32, True),
+    ],
+)
+def test_products_by_groups_take_cublas_where_they_are_not_one_kernel(
+    enter, capability, dtype, takes
+):
+    enter(capability=capability)
+    left, right = (
+        torch.zeros(shape, device="cuda", dtype=dtype) for shape in ((8, 16), (2, 16, 24))
+    )
+    before = torch.cuda.memory_allocated()
+    out = torch._grouped_mm(left, right, OFFSETS.cuda())
+    assert (torch.cuda.memory_allocated() - before > out.nbytes + (1 << 20)) is takes
+
+
+CONFIGURATIONS = {
+    "Mixtral": {"num_local_experts": 4},
+    "Qwen3Moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+    "DeepseekV2": {
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "n_group": 1,
+        "topk_group": 1,
+        "kv_lora_rank": 32,
+        "q_lora_rank": None,
+        "qk_rope_head_dim": 16,
+        "qk_nope_head_dim": 16,
+        "v_head_dim": 16,
+    },
+    "Olmoe": {"num_experts": 4, "num_experts_per_tok": 2, "eos_token_id": 1},
+}
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+@pytest.mark.parametrize("capability", [(7, 5), (8, 0), (9, 0)])
+def test_mixtures_of_experts_train_in_each_precision(enter, name, capability):
+    transformers = pytest.importorskip("transformers")
+    enter(capability=capability)
+    config = getattr(transformers, name + "Config")(
+        vocab_size=64,
+        hidden_size=64,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        use_cache=False,
+        **CONFIGURATIONS[name],
+    )
+    model = transformers.AutoModelForCausalLM.from_config(config).cuda()
+    tokens = torch.zeros(2, 8, dtype=torch.long, device="cuda")
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        model.zero_grad()
+        with torch.autocast("cuda", dtype, enabled=dtype != torch.float32):
+            loss = model(input_ids=tokens, labels=tokens).loss
+        loss.backward()
+        experts = [weight for part, weight in model.named_parameters() if ".experts" in part]
+        assert experts and all(weight.grad.dtype == torch.float32 for weight in experts)
+
+
 # --- what is remembered ---
 
 
