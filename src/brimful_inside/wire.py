@@ -202,8 +202,8 @@ class Failure:
     # True if the measured steps were complete (brimful's early stop may be the cause)
     after_measured: bool = False
     # "script", "worker" (of a loader), "refused" (no trial can try the command), "card" (an
-    # imaginary one), "sandbox", "ended" (a loader that brimful ended has no more batches), or
-    # "brimful" (a defect of ours)
+    # imaginary one), "shapes" (PyTorch's kernel that tells them), "sandbox", "ended" (a loader that
+    # brimful ended has no more batches), or "brimful" (a defect of ours)
     raised_by: str = "script"
     # The attribute `brimful_meaning` of the exception, by which a library says what its error means
     # without being known by name: `DOES_NOT_FIT`, `SMALLER_FITS`, `ANOTHER_RANK`, or

@@ -44,6 +44,11 @@ _RAISED_BY = {
         "on a real card it may run: there shapes that depend on values are known, and here they "
         "are upper bounds ({approximations})",
     ),
+    "shapes": (
+        "PyTorch's rule for the shapes of an operation refused what the operation got",
+        "a real card may accept it: if the command runs on one without brimful, this is a defect "
+        "of brimful; please report it",
+    ),
     "sandbox": (
         "a file call failed in the layer that keeps the writes of a trial out of your folders",
         "without brimful the call may succeed: this is then a defect of brimful; absolute paths "
@@ -313,6 +318,8 @@ def _blame(result: TrialResult) -> tuple[str, str] | None:
     """Who raised the error, and what to do, where it is not the script's."""
     raised_by = result.failure.raised_by if result.failure else None
     used = {name for report in result.reports for name in report.approximations}
+    if raised_by == "shapes" and used:
+        raised_by = "card"
     if raised_by not in _RAISED_BY or (raised_by == "card" and not used):
         return None
     who, suggestion = _RAISED_BY[raised_by]

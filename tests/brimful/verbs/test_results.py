@@ -47,6 +47,7 @@ def error(
         ("sandbox", "a file call failed in the layer that keeps the writes", "a defect of brimful"),
         ("ended", "the script draws further batches from a loader that brimful", "in a for loop"),
         ("brimful", "brimful raised an error of its own", "a defect of brimful"),
+        ("shapes", "PyTorch's rule for the shapes of an operation", "a defect of brimful"),
         ("card", "the script raised an error", "run the command without brimful first"),
     ],
 )
@@ -105,8 +106,9 @@ def test_where_an_old_torch_fails_on_an_imaginary_card_its_age_is_what_is_said(
     assert older is problem.startswith(f"torch {torch} is older than 2.6, the oldest release")
 
 
-def test_an_operation_of_the_card_is_blamed_where_shapes_were_upper_bounds():
-    raised = error(ON_A_CARD, raised_by="card", approximations={"nonzero": 3, "unique": 1})
+@pytest.mark.parametrize("raised_by", ["card", "shapes"])
+def test_an_operation_of_the_card_is_blamed_where_shapes_were_upper_bounds(raised_by):
+    raised = error(ON_A_CARD, raised_by=raised_by, approximations={"nonzero": 3, "unique": 1})
     assert raised.problem.startswith("an operation on the imaginary card raised an error")
     assert "nonzero, unique" in raised.suggestion
 

@@ -50,6 +50,9 @@ _FRAME_OF_OURS = re.compile(
 _DEFECTS = (AttributeError, TypeError, LookupError, NameError, AssertionError, ArithmeticError)
 # PyTorch's, and DeepSpeed's, which asks first what there is
 _BUILDS = re.compile(r"(torch[/\\]utils[/\\]cpp_extension|op_builder[/\\]builder)\.py$")
+# PyTorch's kernels in Python that tell shapes and dtypes. They refuse what some cards and releases
+# take.
+_SHAPES = re.compile(r"torch[/\\](_meta_registrations\.py$|(_refs|_prims\w*|_decomp)[/\\])")
 _QUOTED_PATH = re.compile(r"'(/[^']+)'")
 
 
@@ -150,14 +153,16 @@ def raised_by(error: BaseException) -> str:
             if overlay is not None and any(overlay.is_why(error, name) for name in names)
             else "script"
         )
-    return "card" if "imaginary" in ours and not is_users(files[-1]) else "script"
+    if "imaginary" not in ours or is_users(files[-1]):
+        return "script"
+    return "shapes" if any(map(_SHAPES.search, files)) else "card"
 
 
 def _traceback(error: BaseException, whose: str) -> str:
     """As Python prints it; of an error that is not ours, as it were without us. A loader's worker
     sends its own as text."""
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    return _FRAME_OF_OURS.sub("", text) if whose in ("script", "worker", "card") else text
+    return _FRAME_OF_OURS.sub("", text) if whose in ("script", "worker", "card", "shapes") else text
 
 
 def _own_words(error: BaseException) -> Tuple[str, str, Optional[str]]:

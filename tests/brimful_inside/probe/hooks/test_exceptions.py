@@ -1,3 +1,4 @@
+import contextlib
 import json
 import os
 import sys
@@ -23,6 +24,7 @@ from brimful_inside.probe.hooks.exceptions import (
 )
 from brimful_inside.probe.passes import Ended
 from brimful_inside.probe.sandbox.overlay import Overlay
+from tests.brimful_inside.imaginary.conftest import card, entered
 
 OURS = os.path.dirname(str(brimful_inside.__file__))
 
@@ -251,6 +253,21 @@ def raised_in(file, error):
 )
 def test_the_frames_of_an_error_show_whose_it_is(file, error, who):
     assert raised_by(raised_in(file, error)) == who
+
+
+def test_an_error_of_pytorchs_kernels_for_shapes_is_not_the_scripts():
+    tensors = torch.zeros(4, 8), torch.zeros(2, 8, 8), torch.zeros(2)
+    refused: dict[bool, Exception] = {}
+    for on_card in (False, True):
+        with contextlib.ExitStack() as stack:
+            if on_card:
+                stack.enter_context(entered(card(), None, None))
+            left, right, offsets = (tensor.to("cuda" if on_card else "meta") for tensor in tensors)
+            with pytest.raises(RuntimeError) as caught:
+                torch._grouped_mm(left.bfloat16(), right.bfloat16(), offsets)
+            refused[on_card] = caught.value
+    assert raised_by(refused[True]) == "shapes"
+    assert raised_by(refused[False]) == "script", "which was not on an imaginary card"
 
 
 def test_a_loader_that_brimful_ended_is_known_inside_of_a_generator_too():
