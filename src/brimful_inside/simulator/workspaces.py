@@ -94,9 +94,9 @@ def resident_threads(major: int, minor: int) -> int:
 # these take is not documented; what matters is that the workspace is then larger than the one
 # before it, so that the allocator cannot give it the same segment again: with 2, 4 and 8 MiB the
 # figures are the same, so that it is no fitted number. Where channels come in groups the gradient
-# of the weight is counted as if they did not: assumed, as blocks of a tensor core's product go
-# across groups. Checked on timm's models that GPUMemNet measured on an A100 (arXiv 2602.17817);
-# see docs/log.md for what else was tried.
+# of the weight is counted as if they did not, as blocks of a tensor core's product go across
+# groups: without that wide groups are far too low. Checked on timm's models that GPUMemNet measured
+# on an A100 (arXiv 2602.17817); see docs/log.md for what else was tried.
 
 # the allocator's: more than what rounding a segment to 2 MiB leaves over (kRoundLarge)
 PARTIAL_SUMS = 2 * MIB
@@ -128,6 +128,10 @@ def partial_sums_bytes(
     uneven = FEW_CHANNELS % min(input_channels, FEW_CHANNELS) != 0
     return PARTIAL_SUMS if groups == 1 and stride > 1 and uneven else 0
 
+
+#: Where there is no room for one of these, PyTorch goes on to cuDNN's next plan
+#: (cudnn/Conv_v8.cpp, try_plans, try_configs). That one is taken to need none.
+OF_PLANS = frozenset(("cudnn_forward", "cudnn_backward_data", "cudnn_backward_filter"))
 
 # --- kernels ---
 

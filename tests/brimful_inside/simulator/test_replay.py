@@ -10,6 +10,7 @@ from brimful_inside.simulator.allocator import CachingAllocator
 from brimful_inside.simulator.allocator_settings import settings_from
 from brimful_inside.simulator.program import joined
 from brimful_inside.simulator.replay import Peaks, Replayed, replay, replay_cards, worst_of
+from brimful_inside.simulator.workspaces import bytes_of
 from tests.brimful_inside.simulator.random_programs import (
     ANY,
     CONFIGURATIONS,
@@ -43,6 +44,27 @@ def comparable(result: Replayed) -> tuple:
         list(result.phases),
         None if result.full is None else vars(result.full),
         result.retries,
+    )
+
+
+@pytest.mark.parametrize(
+    ("workspace", "args", "fits"),
+    [("cudnn_forward", [1, 90 * MIB, 0], True), ("cublas", [8, 0, 213], False)],
+)
+def test_a_workspace_without_room_is_left_out_where_cudnn_has_another_plan(workspace, args, fits):
+    nbytes = bytes_of(workspace, args)
+    taken = program(
+        ["malloc", 1, 40 * MIB, "op"],
+        ["malloc", 2, nbytes, "op", workspace, args],
+        ["free", 2],
+        ["malloc", 3, 20 * MIB, "op"],
+    )
+    capacity = 60 * MIB if fits else 40 * MIB
+    result = replay(taken, taken.sizes, CachingAllocator(capacity))
+    assert (result.full is None) is fits
+    assert result.peak.allocated == (60 if fits else 40) * MIB
+    assert replay(taken, taken.sizes, CachingAllocator()).peak.allocated == max(
+        60 * MIB, 40 * MIB + nbytes
     )
 
 

@@ -193,7 +193,11 @@ class SizeModel:
     def _held(self) -> tuple[Counter[int], Counter[Workspace]]:
         """What is alive at one moment on one card, that at which most bytes are at a large batch
         size: by place in `polynomials`, and workspaces, how many allocations each."""
-        alive = self.program.largest_live_set(self.sizes_at(LARGE * max(self.fitted_at)))
+        sizes = list(self.sizes_at(LARGE * max(self.fitted_at)))
+        for number, (name, _) in self.workspace_of.items():
+            if name in workspaces.OF_PLANS:  # without room for them they are not taken
+                sizes[number] = 0
+        alive = [number for number in self.program.largest_live_set(sizes) if sizes[number]]
         return (
             Counter(index for number in alive if (index := self.polynomial_of[number]) >= 0),
             Counter(self.workspace_of[number] for number in alive if number in self.workspace_of),

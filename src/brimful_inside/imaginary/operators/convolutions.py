@@ -25,7 +25,7 @@ from brimful_inside.imaginary.operators.temporaries import (
 )
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.tensors import META, Tensor, aten
-from brimful_inside.simulator.workspaces import partial_sums_bytes
+from brimful_inside.simulator.workspaces import bytes_of, partial_sums_bytes
 
 FORWARD, BACKWARD_DATA, BACKWARD_FILTER = (
     "cudnn_forward",
@@ -216,7 +216,9 @@ class Plans:
                 self.gpu.approximate(UNMEASURED)
             formula, args = _workspace(convolution)
             ledger = self.gpu.ledger
-            ledger.release(*ledger.reserve_workspace(formula, args, formula))
+            # of one that no room could hold cuDNN knows before it runs
+            if bytes_of(formula, args) <= ledger.card.total_bytes - ledger.card.context_bytes:
+                ledger.release(*ledger.reserve_workspace(formula, args, formula))
 
     def _search(self, convolution: Convolution) -> None:
         thread = 0 if torch._C._current_graph_task_id() != -1 else threading.get_ident()

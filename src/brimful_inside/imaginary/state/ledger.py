@@ -33,7 +33,7 @@ from brimful_inside.imaginary.state.lock import one_at_a_time
 from brimful_inside.simulator import trace as rows
 from brimful_inside.simulator.allocator import CachingAllocator, CardFull, Retired, rounded_size
 from brimful_inside.simulator.snapshot import History
-from brimful_inside.simulator.workspaces import bytes_of
+from brimful_inside.simulator.workspaces import OF_PLANS, bytes_of
 from brimful_inside.wire import Card
 
 PoolId = Tuple[int, int]  # of a private pool, as PyTorch numbers them
@@ -323,16 +323,17 @@ class Ledger:
                 0,
             )
             stream = self._streams.setdefault(stream, len(self._streams))
+            full = None
             try:
                 address = self.allocator.malloc(nbytes, stream, pool)
             except CardFull as error:
-                full = error.with_traceback(None)
+                address, full = 0, error.with_traceback(None)
                 card = self.card
                 free = max(0, card.total_bytes - card.context_bytes - full.reserved)
                 if self.history is not None:
                     size = rounded_size(nbytes, self.allocator.settings)
                     self.history.note("oom", free, size, size, stream, pool)
-            else:
+            if full is None or formula in OF_PLANS:
                 self.allocations = number = self.allocations + 1
                 if self._trace is not None:
                     self._write_context(stream, pool)

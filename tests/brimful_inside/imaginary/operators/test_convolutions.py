@@ -1,12 +1,16 @@
 """Convolutions: cuDNN's workspaces, and what its search for a plan does to cached memory."""
 
+import io
+
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 from brimful_inside.simulator.trace import EmptyCache, Free, Malloc
 from brimful_inside.simulator.workspaces import FEW_CHANNELS, PARTIAL_SUMS
-from tests.brimful_inside.imaginary.conftest import peak_of, rows
+from tests.brimful_inside.imaginary.conftest import card, entered, peak_of, rows
 
 
 @pytest.fixture(autouse=True)
@@ -120,6 +124,32 @@ def test_a_group_for_each_channel_is_pytorchs_own_kernel_unless_cudnn_is_better(
     for layout, searched in ((torch.contiguous_format, 0), (torch.channels_last, 3)):
         train(nn.Conv2d(16, 16, 3, groups=16), torch.float32, layout)
         assert emptied(gpu, trace_file) == searched
+
+
+def test_a_workspace_without_room_is_left_out_and_the_training_goes_on(enter):
+    """Own arithmetic: the input, its gradient and the output's are 64 MiB each; two of them are
+    converted, with the weights."""
+    peaks = []
+    for capacity in (320 << 20, None):
+        enter(capacity_bytes=capacity)
+        tensor = torch.zeros(1, 64, 512, 512, device="cuda", requires_grad=True)
+        layer = nn.Conv2d(64, 64, 3, padding=1, bias=False).cuda()
+        layer(tensor).mean().backward()
+        peaks.append(torch.cuda.max_memory_allocated() >> 20)
+    assert 192 <= peaks[0] < 320 <= peaks[1]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sampled_from([1, 4, 64, 256]), st.sampled_from([16, 64, 512]), st.integers(1, 3))
+def test_no_workspace_is_larger_than_the_card(groups, width, kernel):
+    trace_file, memory = io.StringIO(), card()
+    with entered(memory, None, trace_file) as gpu:
+        tensor = torch.zeros(1, groups * width, 14, 14, device="cuda")
+        weight = torch.zeros(groups * width, width, kernel, kernel, device="cuda")
+        weight.requires_grad_()
+        nn.functional.conv2d(tensor, weight, groups=groups).sum().backward()
+        sizes = workspaces(gpu, trace_file).values()
+        assert all(size <= memory.total_bytes - memory.context_bytes for size in sizes)
 
 
 def test_a_workspace_is_freed_before_the_next_one_is_taken(gpu, trace_file):
