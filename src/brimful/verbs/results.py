@@ -45,9 +45,9 @@ _RAISED_BY = {
         "are upper bounds ({approximations})",
     ),
     "shapes": (
-        "PyTorch's rule for the shapes of an operation refused what the operation got",
-        "a real card may accept it: if the command runs on one without brimful, this is a defect "
-        "of brimful; please report it",
+        "an operation on the imaginary card raised an error about shapes or dtypes",
+        "check them at that line; if a real card runs the command without brimful, this is a "
+        "defect of brimful: please report it",
     ),
     "sandbox": (
         "a file call failed in the layer that keeps the writes of a trial out of your folders",

@@ -47,7 +47,7 @@ def error(
         ("sandbox", "a file call failed in the layer that keeps the writes", "a defect of brimful"),
         ("ended", "the script draws further batches from a loader that brimful", "in a for loop"),
         ("brimful", "brimful raised an error of its own", "a defect of brimful"),
-        ("shapes", "PyTorch's rule for the shapes of an operation", "a defect of brimful"),
+        ("shapes", "an operation on the imaginary card raised", "check them at that line"),
         ("card", "the script raised an error", "run the command without brimful first"),
     ],
 )
