@@ -19,6 +19,8 @@ ALLOWED = {
     "brimful_inside.simulator.allocator_settings",
     "brimful_inside.simulator.oom_patterns",
     "brimful_inside.script",
+    "brimful_inside.signals",
+    "brimful_inside.probe.context",
 }
 
 

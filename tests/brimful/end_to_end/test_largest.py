@@ -21,7 +21,7 @@ from brimful_inside.simulator.program import program_of
 from brimful_inside.simulator.trace import Trace
 from tests.brimful.end_to_end.helper import environment
 
-SCRIPT = Path(__file__).parents[3] / "bench" / "gpu" / "scripts" / "convnet.py"
+SCRIPT = Path(__file__).parents[3] / "bench" / "card" / "scripts" / "convnet.py"
 FLAGS = "--amp fp16 --width 32 --depth 1 --image-size 64 --steps 20"
 
 

@@ -92,7 +92,7 @@ for i in range(0, len(stream) - 1, args.bptt):
 
 
 @pytest.mark.heavy
-def test_a_fixed_batch_size_is_predicted_as_with_a_flag_and_its_plan_is_run(tmp_path):
+def test_a_fixed_batch_size_is_predicted_as_with_a_flag(tmp_path):
     path = script(tmp_path / "fixed", FIXED)
     (path.parent / "config.py").write_text("width = 256\nbatch_size = 256\n")
     before = contents(path.parent)
@@ -112,22 +112,6 @@ def test_a_fixed_batch_size_is_predicted_as_with_a_flag_and_its_plan_is_run(tmp_
         "set where config.py:2 has 256 (`batch_size = 256`)" in said["problem"]
         and "config.py:1" in said["explanation"]
     )
-    plan = brimful(
-        tmp_path,
-        "tune",
-        "--json",
-        "--no-page",
-        "--gpu",
-        "t4",
-        "--max-batch-size",
-        128,
-        *python(path),
-        cwd=path.parent,
-    )
-    line = plan.json["command_line"] if plan.code == 0 else plan.err
-    assert line.startswith("brimful run --set batch_size="), "`run` follows no plan of this card"
-    (place,) = plan.json["places"].values()
-    assert place["kind"] == "script" and place["line"] == 2 and plan.json["trials"] >= 3
     ran = brimful(
         tmp_path, "run", "--device", "cpu", "--set", "batch_size=64", *python(path), cwd=path.parent
     )

@@ -418,7 +418,7 @@ def short_epochs(monkeypatch):
 @pytest.mark.usefixtures("short_epochs")
 def test_where_uneven_batches_do_not_fit_what_keeps_memory_whole_has_its_own_figure(monkeypatch):
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:4000")
-    prediction = run(Uneven(), ("my-train", "--batch-size", "72"), "16GiB", budget="4GiB")
+    prediction = run(Uneven(), ("my-train", "--batch-size", "80"), "16GiB", budget="4GiB")
     over_an_epoch = prediction.peak.device_interval_bytes[1]
     (rounded,) = prediction.what_if.instead
     assert prediction.verdict != "fits"

@@ -153,7 +153,7 @@ def test_what_fits_comes_first_by_the_price_of_an_epoch_and_what_has_no_price_af
     )
     assert (
         prediction[4].price_per_h is None
-        and prediction[4].samples_per_s.value > prediction[5].samples_per_s.value
+        and prediction[4].samples_per_s.value >= prediction[5].samples_per_s.value
     )
 
 
