@@ -9,6 +9,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from brimful import masking
+
 # A run in the background of a shell without job control is started with Ctrl-C ignored, and so
 # would be every process that the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -71,6 +73,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         )
         if heavy or any(item.path.is_relative_to(room) for room in _WHOLLY_SLOW):
             item.add_marker("slow")
+
+
+@pytest.fixture(autouse=True)
+def _no_secrets_of_another_test() -> Iterator[None]:
+    """What a command here teaches the masker is no secret of the next test."""
+    with masking.learned_meanwhile():
+        yield
 
 
 @pytest.fixture

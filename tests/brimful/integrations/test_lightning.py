@@ -86,13 +86,13 @@ def fitted(finder, mib, job=None, **more):
 
 
 def test_on_one_job_ours_trains_at_a_size_that_ran_and_lightnings_runs_out_beyond_the_maximum():
-    job, trainer = fitted(BrimfulBatchSizeFinder(max_val=100), mib=200)
+    job, trainer = fitted(BrimfulBatchSizeFinder(max_val=100), mib=160)
     assert trainer.global_step == 3 and 64 < job.batch_size <= 100
     assert max(job.sizes("train")) <= 100 and job.ran.count(("train", job.batch_size)) == 6
     if "max_val" in inspect.signature(BatchSizeFinder).parameters:  # from 2.6 on
         theirs = Job()
         with pytest.raises(torch.OutOfMemoryError):
-            fitted(BatchSizeFinder(max_val=100), mib=200, job=theirs)
+            fitted(BatchSizeFinder(max_val=100), mib=160, job=theirs)
         assert theirs.batch_size == 128
 
 
