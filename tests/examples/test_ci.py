@@ -172,7 +172,9 @@ def test_a_pull_request_gets_one_comment_with_the_line_that_takes_more(runner: R
     assert runner.action() == 3
     [comment] = runner.written()
     assert comment.startswith("<!-- brimful check ")
-    assert "**brimful check**: 1 of 1 job is not as brimful.toml asks. small: " in comment
+    assert (
+        "**brimful check**: 1 of 1 job does not pass the limits in brimful.toml. small: " in comment
+    )
     assert "| small | allocated peak |" in comment and "| +2 % | too much |" in comment
     assert "What holds more at the peak, small:" in comment
     assert re.search(r"\+[\d.]+ [KM]iB: \w+ of .*, train.py:\d+", comment.replace("\\", ""))
@@ -181,7 +183,7 @@ def test_a_pull_request_gets_one_comment_with_the_line_that_takes_more(runner: R
     train.write_text(train.read_text().replace("2560", "256"))
     assert runner.action() == 0
     [comment] = runner.written()
-    assert "1 job is as brimful.toml asks." in comment, "the one that was there"
+    assert "1 job passes the limits in brimful.toml." in comment, "the one that was there"
 
 
 def test_without_a_baseline_the_comment_says_what_to_do(runner: Runner):

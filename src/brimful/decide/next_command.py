@@ -7,10 +7,8 @@ from brimful.command import fill, opened, placeholders
 from brimful.decide.memory.search_traced import NOT_FOLLOWED
 from brimful.decide.run.settings import ACCUMULATION
 from brimful.decide.tune.plan import command_line
-from brimful.units import counted, format_bytes, format_rate, format_share
 from brimful.values import Command, NextCommand, Prediction, Setting, Verdict
 
-FEWER_UPDATES = 2  # times as few are worth a word (assumed)
 SettingsAt = Callable[[int | None], Mapping[str, Setting]]
 
 
@@ -49,41 +47,24 @@ def after_prediction(
         return _after_a_table(command, prediction, settings_at)
     asked, (size, parts) = prediction.batch_size, recommended(prediction, is_open)
     if asked is None or _follows_none(prediction):
-        return NextCommand(
-            f"brimful audit -- {shlex.join(fill(command, settings_at(asked)))}",
-            "what the loader really gives, and what else the command really does",
-        )
+        line = f"brimful audit -- {shlex.join(fill(command, settings_at(asked)))}"
+        return NextCommand(line, "audit")
     if size is None:
         return None
     fits = prediction.verdict == Verdict.FITS
     if fits and not is_open:
-        return NextCommand(
-            _by("tune", command, settings_at(size)),
-            "on that card: which settings have the highest throughput, measured",
-            size,
-        )
-    numbers, settings = _numbers(prediction, size), dict(settings_at(size))
+        return NextCommand(_by("tune", command, settings_at(size)), "tune", size)
+    settings = dict(settings_at(size))
     if parts > 1:
         command = opened(command, ACCUMULATION)
-        if ACCUMULATION in placeholders(command):
+        sets = ACCUMULATION in placeholders(command)
+        if sets:
             before = settings.get(ACCUMULATION, command.given.get(ACCUMULATION, 1))
             settings[ACCUMULATION] = parts * int(before)
-            why = f"{size:,} a batch, {parts} of them accumulated: an update as asked"
-        else:
-            why = f"{size:,} a batch; accumulate {parts} in the script for {asked:,} an update"
-    elif fits and prediction.speed is not None and size != _largest(prediction):
-        tolerance = format_share(prediction.speed.tolerance)
-        why = f"{size:,}: the smallest batch size within {tolerance} of the best predicted speed"
-    else:
-        why = f"{size:,}: the largest batch size that fits"
-        if fits and size != prediction.largest_batch_size:
-            why += " and leaves an epoch the batches of a step"
-        remedies = prediction.what_if.remedies if prediction.what_if is not None else ()
-        if not fits and remedies and remedies[-1].verdict == Verdict.FITS:
-            changes = " and ".join(remedy.what for remedy in remedies)
-            why += f" as the script is; with {changes} {asked:,} does"
-    why += numbers + _fewer_updates(prediction, size)
-    return NextCommand(_line(command, settings), why, size)
+        return NextCommand(_line(command, settings), "accumulate", size, parts, sets)
+    is_fast = fits and prediction.speed is not None and size != _largest(prediction)
+    reason = "nearly-fastest" if is_fast else "largest"
+    return NextCommand(_line(command, settings), reason, size)
 
 
 def _largest(prediction: Prediction) -> int | None:
@@ -94,27 +75,6 @@ def _largest(prediction: Prediction) -> int | None:
 def _follows_none(prediction: Prediction) -> bool:
     unfollowed = prediction.ignores_batch_size or prediction.limited_by == NOT_FOLLOWED
     return unfollowed or prediction.in_force is not None
-
-
-def _numbers(prediction: Prediction, size: int) -> str:
-    """ "; predicted 18.9 GiB of 23.7 GiB, 54.1 samples/s"; "" where nothing is known of a size."""
-    row = prediction.row_at(size)
-    if row is None or row.memory_text is None:
-        return ""
-    text = f"; predicted {row.memory_text} of {format_bytes(prediction.budget.bytes)}"
-    return text + (f", {format_rate(row.samples_per_s.value)}" if row.samples_per_s else "")
-
-
-def _fewer_updates(prediction: Prediction, size: int) -> str:
-    """What a batch size that is larger than the script's own costs; "" where it is not known."""
-    before, after = (
-        row.updates_per_epoch if row is not None else None
-        for row in map(prediction.row_at, (prediction.batch_size, size))
-    )
-    if before is None or after is None or before.value < FEWER_UPDATES * after.value:
-        return ""
-    updates = counted(round(after.value), "update")
-    return f"; {updates} an epoch and not {before.value:,.0f}: how it learns is not predicted"
 
 
 def _after_a_table(
@@ -130,13 +90,8 @@ def _after_a_table(
         return None
     if solved is None:
         settings = {**settings_at(None), **best}
-        return NextCommand(_line(command, settings), "the fastest of the table that fits")
-    return NextCommand(
-        command_line(command, settings_at(solved.value)),
-        f"the largest {solved.name} that fits"
-        if solved.largest is not None
-        else f"{solved.name} does not change its memory",
-    )
+        return NextCommand(_line(command, settings), "best-of-table")
+    return NextCommand(command_line(command, settings_at(solved.value)), "solved")
 
 
 def _line(command: Command, settings: Mapping[str, Setting]) -> str:

@@ -17,14 +17,15 @@ _NAMED = 8  # of what grew in a job
 
 
 def check_sentence(check: Check) -> str:
-    """ "1 of 2 jobs is not as brimful.toml asks. gpt: device peak +8.1 % (7.35 GiB), at most +2 %.
-    +1.9 GiB: activations of blocks.3.mlp, train.py:88."."""
+    """ "1 of 2 jobs does not pass the limits in brimful.toml. gpt: device peak +8.1 % (7.35 GiB),
+    at most +2 %. +1.9 GiB: activations of blocks.3.mlp, train.py:88."."""
     bad, of = [job for job in check.jobs if job.exit_code], counted(len(check.jobs), "job")
     texts = [f" {job.name}: {_why(job).rstrip('.')}." for job in bad]
-    number = f"{len(bad)} of {of}" if bad else of
-    first = f"{number} {'is' if len(bad or check.jobs) == 1 else 'are'}{' not' if bad else ''}"
+    first = f"{len(bad)} of {of} {'does' if len(bad) == 1 else 'do'} not pass"
+    if not bad:
+        first = counted(len(check.jobs), "job passes", "jobs pass")
     written = f"; {check.lock} is written" if check.updated else ""
-    return f"{first} as {check.source} asks{written}.{''.join(texts)}"
+    return f"{first} the limits in {check.source}{written}.{''.join(texts)}"
 
 
 def _why(job: CheckedJob) -> str:

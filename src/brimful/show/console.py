@@ -6,8 +6,7 @@ to paste.
 
 import io
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TextIO
 
 from rich import box
@@ -18,8 +17,9 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from brimful.errors import BrimfulError
-from brimful.show.headline import headline
-from brimful.show.prediction_sections import card_groups, prediction_sizes, speed_sentence
+from brimful.show.headline import IN_THE_HEADLINE, headline
+from brimful.show.prediction_facts import Fact, prediction_facts
+from brimful.show.prediction_sections import prediction_sizes
 from brimful.show.run_sections import warnings_of
 from brimful.show.section import (
     CommandLine,
@@ -33,17 +33,9 @@ from brimful.show.section import (
 )
 from brimful.show.sections import cut_off, sections
 from brimful.show.several_sections import grid_table, which_table
-from brimful.show.text import (
-    VERDICTS,
-    Cell,
-    bytes_text,
-    epoch_text,
-    loading_text,
-    uncertain_text,
-    uneven_text,
-)
-from brimful.units import printable
-from brimful.values import Prediction, Record, Remedy, Verdict
+from brimful.show.text import Cell
+from brimful.units import counted, printable
+from brimful.values import Prediction, Record
 
 _TONES = {
     "good": "green",
@@ -54,10 +46,6 @@ _TONES = {
     "strong": "bold",
     "": "",
 }
-
-# A prediction as long as nobody asks for details, without its table: what a user needs first.
-_LINES = 18
-_NUMBERS = ("memory", "uncertain", "uneven", "speed", "would help", "loading", "epoch")
 
 
 class _Console(Console):
@@ -95,11 +83,12 @@ def show_record(console: Console, record: Record, full: bool = True) -> None:
     comes last.
     """
     result = headline(record)
-    sentence = Text(result.sentence, style=f"bold {_TONES[result.tone]}")
-    console.print(sentence)
+    console.print(Text(result.verdict, style=f"bold {_TONES[result.tone]}"))
+    if result.largest:
+        console.print(Text(result.largest))
     console.print()
     if record.prediction is not None and record.plan is None and not full:
-        _show_brief(console, record, record.prediction, len(console.render_lines(sentence)) + 1)
+        _show_brief(console, record, record.prediction)
         return
     shown = [
         section for section in (*cut_off(record), *sections(record)) if full or not section.detail
@@ -114,104 +103,31 @@ def render_text(record: Record) -> str:
     return stream.getvalue()
 
 
-def _show_brief(console: Console, record: Record, prediction: Prediction, above: int) -> None:
-    """A prediction in `_LINES` lines with the `above` ones, the line that names the record among
-    them: as many facts as there is room for, and the command to use next. A table comes on top."""
-    following, facts = prediction.next_command, _brief_facts(prediction, record)
-    remarks = CommandLine("", following.line).remarks if following is not None else ()
-    why = Text(f"\nNext ({following.why}):") if following is not None else None
-    if prediction.which or prediction.grid:  # as long as the cards are many, or the values
+def _show_brief(console: Console, record: Record, prediction: Prediction) -> None:
+    """Of a prediction what changes its numbers, its brief facts, and its table."""
+    first, rest = warnings_of(record)
+    facts = [
+        Fact("warning", Cell(warning.problem, tone="warn", note=warning.suggestion or None))
+        for warning in first
+        if warning.code not in IN_THE_HEADLINE
+    ]
+    facts += [fact for fact in prediction_facts(prediction) if fact.brief]
+    hidden = [w for w in rest if not (w.code == "no-clock" and prediction.sizes)]
+    if hidden:
+        facts.append(Fact("more", Cell(f"{counted(len(hidden), 'note')} with --details")))
+    width = max((len(fact.name) for fact in facts), default=0)
+    for fact in facts:
+        console.print(drawn(Facts("", ((fact.name.ljust(width), fact.cell),))))
+        if fact.line:
+            indent, remarks = " " * (width + 2), CommandLine("", fact.line).remarks
+            for text, style in (*((remark, "") for remark in remarks), (fact.line, "bold")):
+                console.print(Text(indent + text, style=style), soft_wrap=True)
+    console.print()
+    if prediction.which or prediction.grid:
         table = which_table(prediction) if prediction.which else grid_table(prediction)
         show_sections(console, [table])
     else:
         show_sections(console, prediction_sizes(prediction, brief=True))
-        room = (
-            _LINES - 1 - above - (len(console.render_lines(why)) + 1 + len(remarks) if why else 0)
-        )
-        facts = _fitted(facts, lambda some: len(console.render_lines(drawn(some))) <= room)
-    if facts.rows:
-        console.print(drawn(facts))
-    if following is not None and why is not None:
-        console.print(why)
-        console.print(*map(Text, remarks), sep="\n", end="\n" if remarks else "")
-        console.print(Text(following.line, style="bold"), soft_wrap=True)
-
-
-def _brief_facts(prediction: Prediction, record: Record) -> Facts:
-    """What changes the meaning of the numbers, the numbers, then all other warnings: the more
-    important, the earlier. Beside a table, which has the numbers, the first alone."""
-    first, rest = warnings_of(record)
-    rows = [
-        ("warning", Cell(warning.problem, tone="warn", note=warning.suggestion or None))
-        for warning in first
-        if warning.code not in ("idle-cards", "no-whole-step")  # the headline says it
-    ]
-    if prediction.which or prediction.grid:
-        return Facts("", tuple(rows))
-    speed, epoch, loading = prediction.speed, prediction.epoch, prediction.loading
-    remedies = prediction.what_if.remedies if prediction.what_if is not None else ()
-    worst_batch = prediction.worst_batch
-    in_headline = loading and loading.binds and prediction.verdict == Verdict.FITS
-    numbers = {
-        "memory": _memory_text(prediction),
-        "uncertain": uncertain_text(prediction.peak) if prediction.peak is not None else "",
-        "uneven": uneven_text(prediction),
-        "speed": speed_sentence(speed).removesuffix(".") if speed else "",
-        "would help": _remedies_text(prediction, remedies) if remedies else "",
-        "epoch": epoch_text(epoch) if epoch else "",
-        "loading": loading_text(loading) if loading and not in_headline else "",
-        "worst batch": worst_batch.what if worst_batch and worst_batch.varies else "",
-    }
-    rows += [(name, Cell(text)) for name, text in numbers.items() if text]
-    in_table = ["no-clock"] if prediction.sizes else []
-    rows += [("note", Cell(warning.problem)) for warning in rest if warning.code not in in_table]
-    return Facts("", tuple(rows))
-
-
-def _fitted(facts: Facts, fits: Callable[[Facts], bool]) -> Facts:
-    """As many rows as there is room for, the numbers before the warnings, and the others by name in
-    one row.
-    """
-    kept: list[tuple[str, Cell]] = []
-
-    def with_more(kept: list[tuple[str, Cell]]) -> Facts:
-        left = Counter(row[0] for row in facts.rows if row not in kept)
-        shown = [row for row in facts.rows if row in kept]
-        if left:
-            named = [name if count == 1 else f"{count} {name}s" for name, count in left.items()]
-            shown.append(("more", Cell(f"{', '.join(named)}: --details")))
-        return Facts("", tuple(shown))
-
-    for row in sorted(facts.rows, key=lambda row: row[0] not in _NUMBERS):
-        if fits(with_more([*kept, row])):
-            kept.append(row)
-    return with_more(kept)
-
-
-def _memory_text(prediction: Prediction) -> str:
-    """ "train 16.3 GiB, eval 16.3 GiB, setup 862 MiB on the device (predicted)", the fullest phase
-    first.
-    """
-    peaks = sorted(prediction.phases.items(), key=lambda phase: -phase[1].device_bytes)
-    peaks += [(name.replace("; ", " and "), peak) for name, peak in card_groups(prediction.cards)]
-    parts = [f"{name} {bytes_text(peak.device_bytes)}" for name, peak in peaks]
-    text = [f"{', '.join(parts)} on the device (predicted)"] if parts else []
-    return "; ".join([*text, *(f"{name} not seen" for name in prediction.not_seen)])
-
-
-def _remedies_text(prediction: Prediction, remedies: Sequence[Remedy]) -> str:
-    """ "expandable segments, then 2 micro-batches of 64: 14.2 GiB (estimate), fits; a step takes
-    1.1 × as long; what to write:
-    --details"."""
-    last, speed = remedies[-1], prediction.speed
-    text = (
-        f"{', then '.join(remedy.what for remedy in remedies)}: {bytes_text(last.device_bytes)} "
-        f"({last.source.value}), {VERDICTS[last.verdict]}"
-    )
-    if last.step_s is not None and speed is not None and speed.step_s.value:
-        times = last.step_s.value / speed.step_s.value
-        text += f"; a step takes {times:.2g} × as long" if f"{times:.2g}" != "1" else ""
-    return f"{text}; what to write: --details"
 
 
 def show_sections(console: Console, shown: Iterable[Section]) -> None:

@@ -12,12 +12,11 @@ from brimful.show.text import (
     count_text,
     interval_text,
     limited_text,
-    loading_text,
-    not_counted_text,
     question_of,
     reason,
     setting_text,
     settings_text,
+    share_text,
     speed_text,
     subject_of,
 )
@@ -28,7 +27,6 @@ from brimful.values import (
     Comparison,
     Objective,
     Outcome,
-    PeakEstimate,
     Plan,
     Prediction,
     Record,
@@ -54,20 +52,29 @@ _WITHIN = None, "budget", "dataset", "max_batch_size", "loader"
 _TOLD_TO_END = {
     row.exit_code: row.text.capitalize() for row in OUTCOMES.values() if row.told_to_end
 }
-_RANKS = {
-    Objective.THROUGHPUT: "has the highest throughput within memory",
-    Objective.LARGEST: "is the largest that fits",
+#: What the headline says of a prediction before any number; all else that changes the meaning of
+#: the numbers stands below it.
+IN_THE_HEADLINE = ("memory-grows", "idle-cards", "no-whole-step", "partial")
+_FITS = {
+    Verdict.FITS: "fits",
+    Verdict.TIGHT: "is tight on",
+    Verdict.DOES_NOT_FIT: "does not fit",
 }
 
 
 @dataclass(frozen=True)
 class Headline:
     """`tone`: "good" (yes, or a plan exists), "bad" (no, or failed), "unfinished", "note" (read
-    on).
+    on). `largest`: of a prediction, "The largest that fits is 96.".
     """
 
     tone: str
-    sentence: str
+    verdict: str
+    largest: str = ""
+
+    @property
+    def sentence(self) -> str:
+        return " ".join(filter(None, (self.verdict, self.largest)))
 
 
 def headline(record: Record) -> Headline:
@@ -85,7 +92,7 @@ def headline(record: Record) -> Headline:
         prediction = record.prediction
         answer = of_grid(prediction) if prediction.grid else of_prediction(prediction)
         before = _before_numbers(prediction) + which_sentence(prediction)
-        return replace(answer, sentence=before + answer.sentence)
+        return replace(answer, verdict=before + answer.verdict)
     if record.audit is not None:
         return of_audit(record.audit)
     return _without_result(record)
@@ -114,7 +121,7 @@ def of_run(run: Run, torn: bool = False) -> Headline:
             if run.going is not None
             else f" after {counted(count, 'attempt')}"
         )
-        return Headline("unfinished", f"Cut off{after}: this run has no end.")
+        return Headline("unfinished", f"Interrupted{after}; brimful did not see it end.")
     row = OUTCOMES[ended.outcome]
     tone = "unfinished" if row.told_to_end else "bad" if row.exit_code else "good"
     if tone == "good" and run.attempts and run.attempts[-1].reports and not run.attempts[-1].steps:
@@ -134,48 +141,50 @@ def of_plan(plan: Plan, record: Record | None = None) -> Headline:
     chosen = next((s for s in plan.settings if s.name == "batch_size"), None)
     if chosen is None or chosen.effective is None:
         return Headline("note", "The plan does not choose the batch size.")
-    # It is the fastest only if speed is known.
-    objective = Objective.LARGEST if plan.samples_per_s is None else plan.objective
-    ranks = _ranks(plan, chosen.effective, objective, record.speed if record else None)
-    sentence = _named(plan, setting_text(chosen.effective), objective, ranks)
+    parts = [part for part in (_speed_part(plan), _peak_part(plan, record)) if part]
+    sentence = _named(plan, chosen.effective, record.speed if record else None)
     if record and (device := record.opened.device) is not None:
         sentence += f" on {'this CPU' if device.kind == 'cpu' else device.label}"
-    parts = [part for part in (_speed_part(plan), _peak_part(plan, record)) if part]
     if parts:
         sentence += (", " if ": " in sentence else ": ") + ", ".join(parts)
-    largest = record.memory.largest_batch_size if record and record.memory else None
-    if objective is Objective.THROUGHPUT and largest is not None and largest != chosen.effective:
-        sentence += f"; the largest that fits is {largest:,}"
-    if objective is Objective.THROUGHPUT and chosen.requested not in (None, chosen.effective):
+    is_other = chosen.requested not in (None, chosen.effective)
+    if plan.objective is Objective.THROUGHPUT and plan.samples_per_s is not None and is_other:
         sentence += ". Learning was not compared (brimful compare --plan does)"
     tone = "good" if plan.verified and not plan.partial else "note"
-    return Headline(tone, sentence + ("." if plan.verified else ". No trial has confirmed it."))
+    largest = record.memory.largest_batch_size if record and record.memory else None
+    return Headline(
+        tone,
+        sentence + ("." if plan.verified else ". No trial has confirmed it."),
+        "" if largest in (None, chosen.effective) else f"The largest that fits is {largest:,}.",
+    )
 
 
-def _ranks(plan: Plan, size: Setting, objective: Objective, speeds: SpeedEstimate | None) -> str:
-    """How the batch size ranks among all others, by the speeds that are known."""
-    knee = speeds.knee_batch_size if speeds is not None else None
-    if objective is Objective.THROUGHPUT and knee not in (None, size):
-        return "is among the fastest sizes that ran"  # runs side by side do not settle which
-    if plan.partial and objective is Objective.THROUGHPUT:
-        return "is the fastest"
-    return _RANKS[objective]
-
-
-def _named(plan: Plan, size: str, objective: Objective, ranks: str) -> str:
+def _named(plan: Plan, size: Setting, speeds: SpeedEstimate | None) -> str:
     """What is said of the batch size: it stays where nothing is clearly faster than the user's own
     settings."""
-    rate = plan.samples_per_s
-    same = rate is not None and rate == plan.baseline_samples_per_s
-    text = f"Batch size {size} {ranks}{' so far' if plan.partial else ''}"
-    if same and objective is Objective.THROUGHPUT:
-        why = (
-            "no gain was confirmed by then"
-            if plan.partial
-            else "nothing that ran was clearly faster"
-        )
-        text = f"Your own settings stay, batch size {size}: {why}"
-    return f"Partial ({plan.partial}): {text[:1].lower()}{text[1:]}" if plan.partial else text
+    rate, text = plan.samples_per_s, f"batch size {setting_text(size)} {_rank(plan, size, speeds)}"
+    if plan.partial:
+        text += " so far"
+    if (
+        rate is not None
+        and rate == plan.baseline_samples_per_s
+        and plan.objective is Objective.THROUGHPUT
+    ):
+        why = "no gain was confirmed by then" if plan.partial else "nothing was clearly faster"
+        text = f"your own settings stay, batch size {setting_text(size)}: {why}"
+    return f"Partial ({plan.partial}): {text}" if plan.partial else capitalized(text)
+
+
+def _rank(plan: Plan, size: Setting, speeds: SpeedEstimate | None) -> str:
+    """How the batch size ranks among all others. It is the fastest only if speed is known."""
+    if plan.objective is Objective.LARGEST or plan.samples_per_s is None:
+        return "is the largest that fits"
+    fastest = speeds.best_batch_size if speeds is not None else None
+    if speeds is None or fastest in (None, size):
+        return "is the fastest that fits"
+    if speeds.knee_batch_size == size:
+        return f"is within {share_text(speeds.tolerance)} of the fastest ({fastest:,})"
+    return "is among the fastest"  # runs side by side do not settle which
 
 
 def of_prediction(prediction: Prediction) -> Headline:
@@ -186,87 +195,49 @@ def of_prediction(prediction: Prediction) -> Headline:
             "bad",
             f"No {noun} fits {card}: not even the smallest stays within {bytes_text(budget)}.",
         )
-    fits = prediction.verdict == Verdict.FITS
-    tight = prediction.verdict == Verdict.TIGHT
-    other = _not_in_force(prediction)
+    fits, other = prediction.verdict == Verdict.FITS, _not_in_force(prediction)
     what = "The command" if value is None else subject_of(noun, value)
     what = f"{other}; that" if other else what
-    sentence = f"{what} {'fits' if fits else 'is tight on' if tight else 'does not fit'} {card}"
-    compiles = not fits and any("compile" in name for name in prediction.approximations)
-    if compiles:
-        sentence += " without being compiled"
-    if peak is not None:
-        empties = any(w.code == "gives-cache-back" for w in prediction.warnings)
-        sentence += _peak_text(peak, budget, fits, empties)
-        if tight and peak.device_bytes > budget:
-            sentence += ", and it runs only if the lower end of this interval is right"
-        elif tight:
-            sentence += ", and it does not fit if the upper end of this interval is right"
-    if other:
-        return Headline("note" if fits else "bad", sentence + ".")
-    leak = next(
-        (warning.problem for warning in prediction.warnings if warning.code == "memory-grows"), None
-    )
-    if fits and leak is not None:
-        return Headline(
-            "bad", f"Memory grows: {leak}. In its first steps {sentence[:1].lower()}{sentence[1:]}."
-        )
-    sentence += _largest_part(prediction, fits or tight) + "."
-    if compiles:
-        sentence += (
-            " The script compiles it, which usually takes less memory; brimful does not know how "
-            "much less."
-        )
+    verdict = f"{what} {_FITS[prediction.verdict]} {card}{_peak_text(prediction)}."
+    codes = {warning.code for warning in prediction.warnings}
     if fits and prediction.evaluates_later:
-        sentence += (
-            " This is without an evaluation: none was seen, and the script has a DataLoader that "
-            "gave no batch; more --steps may reach one."
-        )
-    if prediction.speed is not None and (not_counted := not_counted_text(prediction.speed)):
-        sentence += f" Its predicted speed is without {not_counted}."
-    if fits and prediction.loading is not None and prediction.loading.binds:
-        return Headline(
-            "note", f"{sentence} The card waits for data: {loading_text(prediction.loading)}."
-        )
-    in_doubt = prediction.evaluates_later or any(
-        warning.code == "no-whole-step" for warning in prediction.warnings
-    )
-    return Headline(("note" if in_doubt else "good") if fits else "bad", sentence)
+        verdict += " No evaluation was reached, and none is counted; more --steps may reach one."
+    waits = prediction.loading is not None and prediction.loading.binds
+    grows = "memory-grows" in codes
+    in_doubt = other or waits or prediction.evaluates_later or "no-whole-step" in codes
+    tone = "bad" if not fits or grows else "note" if in_doubt else "good"
+    return Headline(tone, verdict, "" if other or grows else _largest_text(prediction))
 
 
 def _before_numbers(prediction: Prediction) -> str:
-    """What is to be known before any number: that some of the cards do nothing, which a table of
-    cards says itself, that nothing may be trained, that the search did not come to its end."""
-    codes = ("no-whole-step", "partial")
-    if not prediction.which:
-        codes = ("idle-cards", *codes)
+    """What is to be known before any number. A table of cards says itself which of them do
+    nothing."""
+    codes = [code for code in IN_THE_HEADLINE if not (code == "idle-cards" and prediction.which)]
     shown = [w for w in prediction.warnings if w.code in codes]
     return "".join(f"{capitalized(w.problem)}; {w.suggestion}. " for w in shown)
 
 
 AT_MOST = 0.03  # of the peak: less at upper bounds is not worth a word (a bench's median is 1 %)
-MUCH_MORE = 1.5  # times what tensors take is reserved: it lies in pieces (assumed)
-_EMPTIES = ", but only because PyTorch empties its cache when memory is full (slower steps)"
-_MAY_EMPTY = ", but PyTorch may have to empty its cache (slower steps)"
 
 
-def _peak_text(peak: PeakEstimate, budget: int, fits: bool, empties: bool) -> str:
-    """ ": predicted peak 110 GiB (101 to 120 GiB) of 79.2 GiB allowed"; "at most 110 GiB" where
-    much of it is an upper bound, and what tensors take where much more is reserved. `empties`:
-    PyTorch's cache is emptied at the predicted peak."""
-    parts = [interval_text(*peak.device_interval_bytes, peak.device_bytes)]
-    if not fits and peak.reserved_bytes > MUCH_MORE * peak.allocated_bytes:
-        parts.append(f"tensors take {bytes_text(peak.allocated_bytes)}")
-    about = f" ({'; '.join(filter(None, parts))})" if any(parts) else ""
+def _peak_text(prediction: Prediction) -> str:
+    """ ": predicted peak 110 GiB of 79.2 GiB allowed"; "at most 110 GiB" where much of it is an
+    upper bound. Its interval where that decides the verdict."""
+    peak, allowed = prediction.peak, bytes_text(prediction.budget.bytes)
+    if peak is None:
+        return ""
+    fits, over = prediction.verdict == Verdict.FITS, peak.device_bytes > prediction.budget.bytes
     most = "at most " if peak.at_most_bytes > AT_MOST * peak.device_bytes else ""
-    shown = f"{peak.source.value} peak {most}{bytes_text(peak.device_bytes)}{about}"
-    # the interval ends at the card's memory
-    gives_back = ""
-    if fits and peak.device_interval_bytes[1] >= budget:
-        gives_back = _EMPTIES if empties or peak.device_bytes > budget else _MAY_EMPTY
-    if fits and peak.device_bytes > budget:
-        return f"{gives_back}: it runs within {bytes_text(budget)}; with all of the card, {shown}"
-    return f"{gives_back}: {shown} of {bytes_text(budget)} allowed"
+    shown = f"{peak.source.value} peak {most}{bytes_text(peak.device_bytes)}"
+    interval = interval_text(*peak.device_interval_bytes, peak.device_bytes)
+    if prediction.verdict == Verdict.TIGHT and interval is not None:
+        shown += f" ({interval})"
+    empties = any(w.code == "gives-cache-back" for w in prediction.warnings)
+    if not fits or peak.device_interval_bytes[1] < prediction.budget.bytes:
+        return f": {shown} of {allowed} allowed"
+    cache = f", but PyTorch {'has' if empties or over else 'may have'} to empty its cache"
+    of = f"without a limit, {allowed}" if over else f"of {allowed}"
+    return f"{cache} (slower steps): {shown} {of} allowed"
 
 
 def _not_in_force(prediction: Prediction) -> str:
@@ -287,39 +258,22 @@ def _not_in_force(prediction: Prediction) -> str:
     )
 
 
-def _largest_part(prediction: Prediction, fits: bool) -> str:
+def _largest_text(prediction: Prediction) -> str:
     (noun, value, largest), limited_by = question_of(prediction), prediction.limited_by
+    solved = prediction.solved
     if value is None:
         return ""
-    if largest is None and prediction.solved is not None and limited_by is not None:
-        return f", and so does every larger one tried: memory stops growing with {noun}"
+    if largest is None and solved is not None and limited_by is not None:
+        return f"Every larger one that was tried fits too: memory stops growing with {noun}."
     if largest is None:
-        return "; not even the smallest fits" if prediction.nothing_fits and not fits else ""
+        none = prediction.nothing_fits and prediction.verdict == Verdict.DOES_NOT_FIT
+        return "Not even the smallest fits." * none
     by = "" if limited_by in (None, "budget") else f", {limited_text(limited_by)}"
-    taken = _recommended_part(prediction, value, largest)
     if largest != value:
-        return f"; the largest that fits is {largest:,}{by}{taken}"
-    if prediction.solved is not None and prediction.solved.multiple_of > 1:
-        return (
-            f"; it is the largest multiple of {prediction.solved.multiple_of} that fits, and at "
-            "others the script fails"
-        )
-    return f"; it is the largest that {'fits' if limited_by in _WITHIN else 'ran'}{by}{taken}"
-
-
-def _recommended_part(prediction: Prediction, value: int, largest: int) -> str:
-    """The memory of the size that the next command trains at, where the sentence is of another."""
-    size = prediction.next_command.batch_size if prediction.next_command is not None else None
-    row = prediction.row_at(size)
-    if size == value or row is None or row.peak_bytes is None:
-        return ""
-    takes, source = row.memory_text, row.peak_bytes.source.value
-    if row.fits and row.peak_bytes.value > prediction.budget.bytes:
-        budget = bytes_text(prediction.budget.bytes)
-        takes = f"{budget} as PyTorch empties its cache, {takes} without that limit"
-    if size == largest:
-        return f" ({takes}, {source})"
-    return f"; the recommended {size:,} takes {takes} ({source})"
+        return f"The largest that fits is {largest:,}{by}."
+    if solved is not None and solved.multiple_of > 1:
+        return f"It is the largest multiple of {solved.multiple_of} that fits; others fail."
+    return f"It is the largest that {'fits' if limited_by in _WITHIN else 'ran'}{by}."
 
 
 def of_grid(prediction: Prediction) -> Headline:
@@ -409,7 +363,8 @@ def _speed_part(plan: Plan) -> str:
     text = f"{speed_text(now.value)} samples/s"
     if plan.gain is None or now == before:
         return text
-    return f"{text}, {plan.gain.value:.2f} × your own settings ({plan.gain.note})"
+    than = "faster than" if plan.gain.value >= 1 else "the speed of"
+    return f"{text}, {plan.gain.value:.2f}x {than} your settings ({plan.gain.note})"
 
 
 def _peak_part(plan: Plan, record: Record | None) -> str:

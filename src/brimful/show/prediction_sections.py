@@ -2,9 +2,10 @@
 help.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from brimful.show.prediction_facts import largest_first, prediction_facts
 from brimful.show.section import (
     Column,
     CommandLine,
@@ -22,24 +23,15 @@ from brimful.show.text import (
     VERDICTS,
     Cell,
     at_text,
-    bytes_cell,
     bytes_text,
     count_text,
-    epoch_text,
     interval_text,
-    limited_text,
-    loading_text,
-    method_text,
     no_speed_text,
     not_counted_text,
-    part_text,
     question_of,
-    seconds_cell,
     seconds_text,
     share_text,
     speed_cell,
-    speed_text,
-    uneven_text,
 )
 from brimful.values import (
     Breakdown,
@@ -48,58 +40,36 @@ from brimful.values import (
     Moment,
     PeakEstimate,
     Point,
-    PredictedSpeed,
     Prediction,
     Remedy,
-    Source,
     Verdict,
     WhatIf,
 )
 
-#: What takes the time of a step.
-BOUNDS = {
-    "compute": "arithmetic",
-    "bandwidth": "memory bandwidth",
-    "launches": "the GPU waits for Python",
-    "transfer": "copies from the host",
-    "links": "exchange between cards",
-    "host": "the host's own arithmetic",
-}
 _DURING = {
     "backward": "backward",
     "recomputation": "a forward pass repeated in the backward pass",
     "optimizer": "the optimizer's step",
     "forward": "forward",
 }
-_KNEE = (
-    "the smallest batch size that is nearly as fast; its interval: a host twice as fast, and "
-    "half as fast"
-)
-_UNTIMED = (
-    "not timed: no DataLoader was seen that processes can load by, each a part of its samples"
-)
-_NAMED = 3  # operations in a line
 _CARDS_NAMED = 4  # cards that are named one by one
-_WAIT_NAMED = 0.1  # of a step that the GPU waits for Python, from which on a sentence says so
-_LEAST = 0.02  # of a step: smaller shares are not named
 _MODULE_LEAST = 0.05  # of a module: smaller categories are not named
 
 
 def prediction_sections(prediction: Prediction) -> list[Section]:
     parts: list[Section] = [which_table(prediction)] if prediction.which else []
     parts += [grid_table(prediction), grid_figure(prediction)] if prediction.grid else []
-    if prediction.speed is not None:
-        parts.append(Sentences("", (speed_sentence(prediction.speed),)))
     parts += prediction_sizes(prediction)
     parts += _phases(prediction)
     if prediction.what_if is not None:
         parts.append(_what_if(prediction, prediction.what_if))
-    parts.append(Facts("The prediction", _facts(prediction), detail=True))
+    facts = prediction_facts(prediction)
+    rows = tuple((fact.name, fact.cell) for fact in facts if not fact.line)
+    parts.append(Facts("The prediction", rows, detail=True))
     if prediction.breakdown is not None:
         parts += _breakdown(prediction, prediction.breakdown)
-    if (following := prediction.next_command) is not None:
-        parts.append(CommandLine(f"Next ({following.why})", following.line))
-    return parts
+    lines = [fact for fact in facts if fact.line]
+    return [*parts, *(CommandLine(f"Next ({fact.cell.text})", fact.line) for fact in lines)]
 
 
 def prediction_sizes(prediction: Prediction, brief: bool = False) -> list[Section]:
@@ -114,6 +84,8 @@ def prediction_sizes(prediction: Prediction, brief: bool = False) -> list[Sectio
     )
     if epoch is not None and epoch.waits_for_data:
         notes.append("An epoch takes its time with loading as it is here.")
+    if prediction.speed is not None and (left_out := not_counted_text(prediction.speed)):
+        notes.append(f"Speed is without {left_out}.")
     notes += filter(None, [no_speed_text(prediction)])
     return sizes_table(prediction.sizes, prediction.budget, chosen, notes, brief)
 
@@ -172,48 +144,6 @@ def _cards_name(members: Sequence[CardPeak], cards: Sequence[CardPeak]) -> str:
     )
 
 
-def _facts(prediction: Prediction) -> tuple[tuple[str, Cell], ...]:
-    solved = f"{prediction.solved.name} " if prediction.solved is not None else ""
-    rows = [
-        (f"largest {solved}that fits", _largest(prediction)),
-        ("budget", Cell(bytes_text(prediction.budget.bytes), note=prediction.budget.why)),
-        ("CUDA context", bytes_cell(prediction.gpu.context_bytes)),
-        ("how", Cell(method_text(prediction.method, prediction.exact))),
-    ]
-    if prediction.peak is not None:
-        rows += [
-            (f"uncertain: {part.name}", Cell(part_text(part), note=part.evidence))
-            for part in prediction.peak.interval_parts
-        ]
-    if prediction.worst_batch is not None:
-        rows.append(("worst batch", Cell(prediction.worst_batch.what)))
-    if uneven := uneven_text(prediction):
-        rows.append(("uneven batches", Cell(uneven)))
-    rows += speed_rows(prediction.speed) if prediction.speed is not None else []
-    if prediction.solved is None and not prediction.grid:  # with others no loader is timed
-        rows.append(
-            ("loading", Cell(loading_text(prediction.loading) if prediction.loading else _UNTIMED))
-        )
-    if (epoch := prediction.epoch) is not None:
-        times = {
-            "time of its training": epoch.train_s,
-            "time of its evaluation": epoch.evaluation_s,
-            "time before the next epoch": epoch.between_s,
-        }
-        rows.append(("an epoch", Cell(epoch_text(epoch))))
-        rows += [(name, seconds_cell(time)) for name, time in times.items() if time is not None]
-    return (*rows, ("answered in", Cell(seconds_text(prediction.seconds), Source.MEASURED)))
-
-
-def _largest(prediction: Prediction) -> Cell:
-    limited, (_, _, largest) = limited_text(prediction.limited_by), question_of(prediction)
-    if largest is not None:
-        return Cell(count_text(largest), Source.PREDICTED, note=limited)
-    if prediction.limited_by == "not_followed":
-        return Cell(f"none: {limited}")
-    return Cell("none" if prediction.nothing_fits else "not searched")
-
-
 # --- where the memory goes, what would help ---
 
 
@@ -249,7 +179,7 @@ def _categories(breakdown: Breakdown) -> Table:
     whole = max(1, sum(breakdown.parts.values()))
     rows = tuple(
         (Cell(CATEGORIES.get(name, name)), Cell(bytes_text(size)), Cell(share_text(size / whole)))
-        for name, size in _largest_first(breakdown.parts)
+        for name, size in largest_first(breakdown.parts)
         if size
     )
     columns = (Column("category"), Column("bytes", right=True), Column("of the peak", right=True))
@@ -288,13 +218,9 @@ def _held(categories: dict[str, int], whole: int) -> str:
     """
     return ", ".join(
         f"{CATEGORIES.get(name, name)} {share_text(size / whole)}"
-        for name, size in _largest_first(categories)[:3]
+        for name, size in largest_first(categories)[:3]
         if size >= whole * _MODULE_LEAST
     )
-
-
-def _largest_first(parts: Mapping[str, float]) -> list[tuple[str, float]]:
-    return sorted(parts.items(), key=lambda part: -part[1])
 
 
 def moment_text(moment: Moment) -> str:
@@ -366,84 +292,6 @@ def _alone_text(remedy: Remedy) -> str:
 
 
 # --- speed ---
-
-
-def speed_sentence(speed: PredictedSpeed) -> str:
-    """ "About 410 samples/s at 1,024 (predicted, 290 to 560); the knee is at 256: 97 % of the best;
-    70 % of a step: arithmetic".
-    """
-    at = "" if speed.batch_size is None else f" at {speed.batch_size:,}"
-    exchange, not_counted = speed.exchange, not_counted_text(speed)
-    alone = f"; without {not_counted}" if not_counted else ""
-    if exchange is not None:
-        hidden = exchange.value - speed.exposed.value if speed.exposed is not None else 0.0
-        shares = (
-            f" ({seconds_text(hidden)} hidden behind computation)"
-            if hidden > 0.01 * exchange.value
-            else ""
-        )
-        alone = (
-            f"; exchange between cards {seconds_text(exchange.value)}{shares}, over {exchange.note}"
-        )
-    if (rate := speed.samples_per_s) is not None:
-        parts = [
-            f"About {speed_text(rate.value)} samples/s{at} (predicted, {speed_text(rate.low)} to "
-            f"{speed_text(rate.high)}{alone})"
-        ]
-    else:
-        parts = [f"About {seconds_text(speed.step_s.value)} a step{at} (predicted{alone})"]
-    if knee := _knee(speed):
-        parts.append(f"no knee: {knee}" if speed.still_rises else f"the knee is at {knee}")
-    for rank, (bound, share) in enumerate(_largest_first(speed.bound_by)):
-        if not rank or (bound == "launches" and share >= _WAIT_NAMED):
-            of = "" if rank else " of a step"
-            parts.append(f"{share_text(share)}{of}: {BOUNDS.get(bound, bound)}")
-    return "; ".join(parts) + "."
-
-
-def speed_rows(speed: PredictedSpeed) -> list[tuple[str, Cell]]:
-    at = "" if speed.batch_size is None else f" at {speed.batch_size:,}"
-    rows = []
-    if speed.samples_per_s is not None:
-        rows.append((f"speed{at}", replace(speed_cell(speed.samples_per_s), note=None)))
-    rows.append((f"time of a step{at}", replace(seconds_cell(speed.step_s), note=None)))
-    knee, ends = _knee(speed), speed.knee_interval
-    if knee:
-        interval = "{:,} to {:,}".format(*ends) if ends is not None and ends[0] != ends[1] else None
-        text, note = (f"none: {knee}", None) if speed.still_rises else (knee, _KNEE)
-        rows.append(("knee", Cell(text, Source.PREDICTED, interval, note)))
-    if speed.exchange is not None:
-        rows.append(("between cards", seconds_cell(speed.exchange)))
-    if speed.exposed is not None:
-        rows.append(("not hidden by computation", seconds_cell(speed.exposed)))
-    bounds = [
-        f"{BOUNDS.get(name, name)} {share_text(share)}"
-        for name, share in _largest_first(speed.bound_by)
-        if share >= _LEAST
-    ]
-    rows.append(("time goes to", Cell(", ".join(bounds), Source.PREDICTED)))
-    top = ", ".join(f"{kernel.op} {share_text(kernel.share)}" for kernel in speed.kernels[:_NAMED])
-    rows += [("takes longest", Cell(top, Source.PREDICTED))] if top else []
-    left_out = ("loading: brimful cannot know how fast that host loads", *speed.notes)
-    return [
-        *rows,
-        ("speed's interval", Cell(speed.step_s.note or "")),
-        ("not in the speed", Cell("; ".join(left_out))),
-    ]
-
-
-def _knee(speed: PredictedSpeed) -> str:
-    """ "256: 97 % of the best"; where there is none "sizes up to 24 are more than 3 % slower"; ""
-    without a curve.
-    """
-    rates = {point.batch_size: point.value.value for point in speed.curve}
-    knee, best = speed.knee_batch_size, speed.best_batch_size
-    if knee is None or best is None or not rates.get(best) or len(rates) < 2:
-        return ""
-    if speed.still_rises:
-        below = max(size for size in rates if size < knee)
-        return f"sizes up to {below:,} are more than {share_text(speed.tolerance)} slower"
-    return f"{knee:,}: {share_text(rates[knee] / rates[best])} of the best"
 
 
 def speed_figure(prediction: Prediction) -> list[Section]:

@@ -22,7 +22,6 @@ from brimful.values import (
     IntervalPart,
     Loading,
     Outcome,
-    PeakEstimate,
     PhasePeak,
     PredictedSpeed,
     Prediction,
@@ -48,7 +47,7 @@ _LIMITS = {
 }
 
 _METHODS = {
-    "trace": "the command was run as asked on the imaginary card",
+    "trace": "the command ran as it is on the imaginary card",
     "peaks": "a curve through the peaks of trials",
 }
 
@@ -93,18 +92,6 @@ def part_text(part: IntervalPart) -> str:
     """What is uncertain of a peak: "-120 MiB to +0.4 GiB"."""
     ends = ("-", part.below_bytes), ("+", part.above_bytes)
     return " to ".join(f"{sign}{bytes_text(end)}" if end else "0" for sign, end in ends)
-
-
-def uncertain_text(peak: PeakEstimate) -> str:
-    """ "at most +0.4 GiB: CUDA context 0.3 GiB, cuDNN's workspaces 0.1 GiB": what may make the peak
-    larger."""
-    above = [part for part in peak.interval_parts if part.above_bytes]
-    above.sort(key=lambda part: part.above_bytes, reverse=True)
-    if not above:
-        return ""
-    most = bytes_text(sum(part.above_bytes for part in above))
-    named = ", ".join(f"{part.name} {bytes_text(part.above_bytes)}" for part in above)
-    return f"at most +{most}: {named}"
 
 
 def count_text(value: float | None) -> str:
@@ -211,11 +198,9 @@ def worst_memory(execution: Execution, memory: str | None = None) -> tuple[str, 
 
 
 def method_text(method: str, exact: bool) -> str:
-    """How a peak was found, in a sentence."""
-    matched = (
-        "matched byte for byte where the answer needs it" if exact else "did not match exactly"
-    )
-    return _METHODS.get(method, f"sizes extrapolated from traces; a further trace {matched}")
+    """How a peak was found."""
+    checked = "checked by a run at the answer" if exact else "which a run did not match exactly"
+    return _METHODS.get(method, f"extrapolated from small batches, {checked}")
 
 
 def limited_text(limited_by: str | None) -> str | None:

@@ -229,8 +229,11 @@ class NextCommand:
     """What to type next."""
 
     line: str
-    why: str
+    # "audit", "tune", "accumulate", "nearly-fastest", "largest", "best-of-table" or "solved"
+    reason: str
     batch_size: int | None = None  # that the command then trains at, where it is known
+    accumulation: int = 1  # batches that stand for one of the size that was asked
+    sets_accumulation: bool = False  # `line` sets it; else the script is to be changed
 
 
 @dataclass(frozen=True)

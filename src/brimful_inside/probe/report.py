@@ -255,7 +255,7 @@ def _notes(probe: Any) -> List[str]:
         "the script ended after %d of the %d steps of the trial" % (steps.count, target): (
             config.cut and not probe.ending.measured and 0 < steps.count < target < NO_LIMIT
         ),
-        "%d steps reached no evaluation, which may take more: try --steps %d"
+        "evaluation was not reached in %d steps and is not counted; --steps %d may reach it"
         % (steps.count, FURTHER * steps.count): config.cut and config.see_eval and unevaluated,
     }
     return [sentence for sentence, holds in notes.items() if holds]

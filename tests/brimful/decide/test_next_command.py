@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from brimful.decide.next_command import after_prediction
-from brimful.values import Command, Estimate, Place, Prediction, Source, TriedSize
+from brimful.show.prediction_facts import prediction_facts
+from brimful.values import Command, Estimate, NextCommand, Place, Prediction, Source, TriedSize
 from tests.brimful.show import product
 
 FLAG = Command(("python", "train.py", "--batch-size", "{batch_size}"))
@@ -63,23 +64,18 @@ def test_what_fits_is_tuned_left_open_the_knee_or_the_largest_is_taken_and_else_
 
 
 def test_a_size_with_far_fewer_updates_an_epoch_says_so_and_one_with_more_does_not() -> None:
-    def why(size: int, updates: dict[int, float]) -> str:
-        value = fits()
-        assert value.speed is not None
-        speed = replace(value.speed, knee_batch_size=size)
+    def learning(size: int, updates: dict[int, float]) -> str:
         rows = tuple(
             TriedSize(at, True, updates_per_epoch=Estimate(number, Source.PREDICTED))
             for at, number in updates.items()
         )
-        value = replace(value, batch_size=64, sizes=rows, speed=speed)
-        following = after_prediction(INSIDE, value, True, lambda size: {"batch_size": size or 64})
-        assert following is not None
-        return following.why
+        value = replace(
+            fits(), batch_size=64, sizes=rows, next_command=NextCommand("", "largest", size)
+        )
+        return {fact.name: fact.cell.text for fact in prediction_facts(value)}.get("learning", "")
 
-    ends = "; 1 update an epoch and not 313: how it learns is not predicted"
-    assert why(4096, {64: 313, 4096: 1}).endswith(ends)
-    assert "update" not in why(96, {64: 313, 96: 209})
-    assert "update" not in why(16, {64: 313, 16: 1250})
+    assert learning(4096, {64: 313, 4096: 1}).startswith("1 update an epoch instead of 313")
+    assert not learning(96, {64: 313, 96: 209}) and not learning(16, {64: 313, 16: 1250})
 
 
 def test_an_accumulation_that_was_advised_stays_in_what_comes_next() -> None:
@@ -89,18 +85,6 @@ def test_an_accumulation_that_was_advised_stays_in_what_comes_next() -> None:
     words = ("python", "train.py", "--batch-size", "{batch_size}", "--accum", "3")
     accumulates = Command(words, given={"accumulation": 3})
     assert line(value, accumulates) == "python train.py --batch-size 1500 --accum 6"
-
-
-def test_a_change_that_fits_what_was_asked_is_named_beside_the_largest_without_it() -> None:
-    value = product.predict_oom().prediction
-    half = replace(value.what_if.remedies[-1], code="mixed-precision", what="mixed precision")
-    value = replace(value, what_if=replace(value.what_if, remedies=(half,)))
-    after = after_prediction(FLAG, value, False, lambda size: {"batch_size": size} if size else {})
-    assert after is not None and after.line == "python train.py --batch-size 1733"
-    assert after.why == (
-        "1,733: the largest batch size that fits as the script is; with mixed precision 3,000 "
-        "does; predicted 35.3 GiB of 35.5 GiB, 198,000 samples/s"
-    )
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Sections of a prediction: speed, cards, where the memory goes, what would help."""
 
 import io
-import re
 from dataclasses import replace
 
 import pytest
@@ -9,16 +8,15 @@ import pytest
 from brimful.decide.memory import breakdown
 from brimful.show.charts import COLOURS
 from brimful.show.console import make_console, show_record
+from brimful.show.prediction_facts import speed_facts
 from brimful.show.prediction_sections import (
     card_groups,
     moment_text,
     prediction_sections,
     speed_figure,
-    speed_rows,
-    speed_sentence,
 )
 from brimful.show.section import Facts, Sentences, Table
-from brimful.show.text import CATEGORIES, bytes_text
+from brimful.show.text import CATEGORIES, Cell, bytes_text
 from brimful.values import (
     CardPeak,
     Diagnostic,
@@ -55,49 +53,12 @@ EXCHANGING = {
 }
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        (
-            {"knee_batch_size": 1024},
-            r"^About [\d,]+ samples/s at 3,000 \(predicted, [\d,]+ to [\d,]+\); the knee is at "
-            r"1,024: \d\d % of the best; 67 % of a step: the GPU waits for Python\.$",
-        ),
-        ({"ranks": 64}, r"; without communication between 64 ranks\)"),
-        (
-            EXCHANGING,
-            r"; exchange between cards 27\.5 ms \(20\.0 ms hidden behind computation\), over "
-            r"PCIe 4\.0\)",
-        ),
-        (
-            EXCHANGING | {"exposed": EXCHANGE},
-            r"; exchange between cards 27\.5 ms, over PCIe 4\.0\)",
-        ),
-        (
-            {"samples_per_s": None, "curve": ()},
-            r"^About 8\.74 ms a step at 3,000 \(predicted\)",
-        ),
-    ],
-)
-def test_the_speed_says_level_interval_knee_and_what_binds(changes: dict, words: str) -> None:
-    assert re.search(words, speed_sentence(speed(**changes)))
-
-
-def test_from_a_tenth_of_a_step_on_a_sentence_says_that_the_gpu_waits_for_python() -> None:
-    shares = {"compute": 0.8, "launches": 0.15, "bandwidth": 0.05}
-    words = "; 80 % of a step: arithmetic; 15 %: the GPU waits for Python."
-    assert speed_sentence(speed(bound_by=shares)).endswith(words)
-    shares |= {"launches": 0.05, "bandwidth": 0.15}
-    assert speed_sentence(speed(bound_by=shares)).endswith("; 80 % of a step: arithmetic.")
-
-
-def test_the_speed_of_a_command_as_it_stands_has_no_size_and_no_knee() -> None:
-    alone = speed_sentence(speed(batch_size=None, curve=()))
-    assert "knee" not in alone and " at " not in alone.split("(")[0]
+def speed_rows(value: PredictedSpeed) -> dict[str, Cell]:
+    return {fact.name: fact.cell for fact in speed_facts(value)}
 
 
 def test_what_is_exchanged_and_what_of_it_is_not_hidden_have_a_row_each() -> None:
-    rows = dict(speed_rows(speed(**EXCHANGING)))
+    rows = speed_rows(speed(**EXCHANGING))
     exposed = rows["not hidden by computation"]
     assert (exposed.text, exposed.interval) == ("7.50 ms", "0 to 64.1 ms")
     assert rows["between cards"].interval == "21.4 to 64.1 ms"
@@ -106,16 +67,11 @@ def test_what_is_exchanged_and_what_of_it_is_not_hidden_have_a_row_each() -> Non
 def test_a_curve_that_rises_to_its_end_has_no_knee() -> None:
     points = [Point(n, Estimate(10.0 * n, Source.PREDICTED)) for n in (16, 24, 32)]
     rises = speed(curve=tuple(points), knee_batch_size=32, best_batch_size=32)
-    text = "sizes up to 24 are more than 3 % slower"
-    assert f"; no knee: {text}; 67 % of a step: " in speed_sentence(rises)
-    row = dict(speed_rows(rises))["knee"]
-    assert (row.text, row.note) == (f"none: {text}", None)
-    assert "knee" not in speed_sentence(
-        speed(curve=tuple(points[:1]), knee_batch_size=16, best_batch_size=16)
-    )
-    assert "the knee is at 24: 100 % of the best" in speed_sentence(
-        speed(curve=tuple(points), knee_batch_size=24, best_batch_size=24)
-    )
+    assert speed_rows(rises)["knee"].text == "throughput still grows at the largest batch size"
+    short = speed(curve=tuple(points[:1]), knee_batch_size=16, best_batch_size=16)
+    assert "knee" not in speed_rows(short)
+    ends = speed(curve=tuple(points), knee_batch_size=24, best_batch_size=24)
+    assert speed_rows(ends)["knee"].text == "batch size 24"
 
 
 def test_a_curve_is_drawn_where_there_is_one() -> None:

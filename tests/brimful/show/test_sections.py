@@ -212,4 +212,4 @@ def test_a_command_to_paste_says_what_is_to_be_put_where_a_secret_was():
     console = make_console(brief, width=80, is_terminal=False)
     hidden = replace(fits, prediction=replace(fits.prediction, next_command=following))
     show_record(console, hidden, full=False)
-    assert brief.getvalue().rstrip().endswith(f"{said}\n{line}")
+    assert f"{said}\n          {line}\n" in brief.getvalue()

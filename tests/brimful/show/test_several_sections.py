@@ -89,7 +89,7 @@ def test_the_short_screen_has_a_line_a_card_within_80_columns_and_the_next_comma
     for name in ("a100-80gb-pcie:4", "rtx3080-20gb", "l4", "t4"):
         assert sum(row.startswith(name + " ") for row in shown) == 1
     assert any("12 min 14 s*" in row for row in shown)
-    starts = ("*: this machine loads", "t4: the script raised an error: no bfloat16", "Next (")
+    starts = ("*: this machine loads", "t4: the script raised an error: no bfloat16", "next  ")
     assert all(any(row.startswith(start) for row in shown) for start in starts)
 
 
@@ -118,14 +118,14 @@ def test_dollars_keep_two_digits_that_say_something():
 # --- a grid of settings ---
 
 
-def test_a_warning_that_changes_what_the_table_means_stands_below_it() -> None:
+def test_a_warning_that_changes_what_the_table_means_stands_with_it() -> None:
     found = product.predict_grid()
     said = (
         Diagnostic("changes-nothing", "num_workers changes nothing", "", "leave it out"),
         Diagnostic("x", "a note", "", ""),
     )
     shown = screen(replace(found, prediction=replace(found.prediction, warnings=said)))
-    assert "warning  num_workers changes nothing" in shown and "a note" not in shown
+    assert "\nwarning   num_workers changes nothing" in shown and "a note" not in shown
 
 
 def test_markdown_has_the_table_and_the_page_a_heat_map_with_a_field_for_each_cell() -> None:

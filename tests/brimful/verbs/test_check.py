@@ -74,7 +74,7 @@ def test_the_same_command_is_as_its_baseline_and_the_file_is_not_changed(folder:
     assert [(row.before, row.passed) for row in again.check.jobs[0].judged if row.limit] == [
         (again.check.jobs[0].judged[0].now, False)
     ]
-    assert headline(again).sentence == "1 job is as brimful.toml asks."
+    assert headline(again).sentence == "1 job passes the limits in brimful.toml."
     assert code(checked(Blocks(line=97), update=True)) == 0
     assert (folder / LOCK).read_text() == lock, "a line that only moved changes nothing"
     assert str(folder) not in lock and json.loads(lock)["jobs"]["gpt"]["torch"] == "2.13.0"

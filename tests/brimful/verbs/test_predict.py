@@ -288,12 +288,11 @@ def test_the_sizes_of_the_table_can_be_named():
         work(world, predict, argv, gpu="a100-40gb,l4", sizes=[96])
 
 
-def test_the_recommended_size_is_in_the_table_and_in_the_first_lines():
+def test_the_recommended_size_is_in_the_table_and_in_the_next_command():
     prediction = work(Clocked(linear=100 * MIB, dataset=None), predict, gpu="a100-40gb").prediction
     size = prediction.next_command.batch_size
     (row,) = (row for row in prediction.sizes if row.batch_size == size)
     assert size != prediction.batch_size and row.fits
-    assert f"; the recommended {size:,} takes " in of_prediction(prediction).sentence
     assert f"--batch-size {size}" in prediction.next_command.line
 
 
@@ -545,7 +544,7 @@ def test_a_script_that_fails_above_some_size_is_what_limits_the_answer_in_its_ve
         f"the script itself, which fails at batch size {ceiling:,}: "
     )
     assert (
-        "it is the largest that ran, limited by the script itself, which fails at batch size "
+        "It is the largest that ran, limited by the script itself, which fails at batch size "
         f"{ceiling:,}"
     ) in of_prediction(prediction).sentence
     assert "the script itself" in limited_text(prediction.limited_by)

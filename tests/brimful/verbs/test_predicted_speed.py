@@ -161,7 +161,6 @@ def test_no_size_is_recommended_at_which_an_epoch_has_fewer_batches_than_a_step(
     prediction = work(Clocked(dataset=1000, accumulated=4), predict, **card).prediction
     assert prediction.largest_batch_size == 1000
     assert prediction.next_command.batch_size == 333
-    assert "leaves an epoch the batches of a step" in prediction.next_command.why
 
 
 def test_a_size_at_which_an_epoch_has_fewer_batches_than_a_step_is_a_warning():

@@ -132,7 +132,9 @@ def test_the_record_says_where_it_was_cut_off(cuts):
     cuts("{resume}", steps=17)
     record = cuts.newest()
     assert (record.run.going.number, record.run.going_steps) == (1, 17)
-    assert headline(record).sentence == "Cut off in attempt 1 after 17 steps: this run has no end."
+    assert headline(record).sentence == (
+        "Interrupted in attempt 1 after 17 steps; brimful did not see it end."
+    )
     (attempts,) = [part for part in sections(record) if part.title == "Attempts"]
     assert [cell.text for cell in attempts.rows[0]][1:4] == ["as given", "no end", "17"]
 

@@ -161,9 +161,9 @@ def test_every_sentence_names_the_unknown_and_none_the_batch_size():
     prediction, page = record.prediction, render_markdown(record)
     value = prediction.solved.value
     assert headline(record).sentence.startswith(f"max_length {value:,} fits")
-    assert "it is the largest that fits" in headline(record).sentence
+    assert "It is the largest that fits" in headline(record).sentence
     assert prediction.next_command.line.split()[-2:] == ["--max-length", str(value)]
-    assert prediction.next_command.why == "the largest max_length that fits"
+    assert prediction.next_command.reason == "solved"
     assert (prediction.batch_size, prediction.largest_batch_size) == (8, None)
     assert "batch size" not in page.lower().replace("the largest batch there can be", ""), page
 

@@ -122,7 +122,7 @@ for i in range(10_000):
     assert report["samples_per_step"][1:4] == [32, 32, 32] and report["loaders"] == []
     assert "no DataLoader was used" in report["notes"]
     assert (
-        any(" steps reached no evaluation, " in note for note in report["notes"])
+        any("evaluation was not reached in " in note for note in report["notes"])
         == ("eval" not in report["phases"])
         == (not evaluates)
     )
@@ -490,7 +490,7 @@ model.train()
     trains = "for i in range(40):\n    step(x[:32], y[:32])\n"
     trial = run_trial(begins + evaluates + ("" if has_optimizer else made) + trains)
     assert ("eval" in trial.report["phases"]) == has_optimizer
-    reached_none = any(" steps reached no evaluation, " in n for n in trial.report["notes"])
+    reached_none = any("evaluation was not reached in " in n for n in trial.report["notes"])
     assert reached_none != has_optimizer
 
 
@@ -508,5 +508,5 @@ def test_a_loader_that_gave_no_batch_is_known_and_the_note_says_what_goes_furthe
     train = f"held = {holds}\nfor x, y in DataLoader(data, 16):\n    step(x, y)\n"
     report = run_trial(HEAD + train).report
     assert report["unused_loader"] is unused
-    note = "%d steps reached no evaluation, which may take more: try --steps %d"
+    note = "evaluation was not reached in %d steps and is not counted; --steps %d may reach it"
     assert note % (report["steps"], 5 * report["steps"]) in report["notes"]

@@ -205,7 +205,7 @@ def verified_text(run: TrialResult) -> str:
 
 
 def gain_text(gain: Gain) -> str:
-    """ "+12% samples/s [+4%, +21%], 2 turns side by side"."""
+    """ "+12% samples/s [+4%, +21%], 2 alternating runs"."""
     interval = f"[{gain.low:+.0%}, {gain.high:+.0%}]"
     return f"{gain.middle:+.0%} samples/s {interval}, {turns_text(gain)}"
 
@@ -219,8 +219,8 @@ def unclear_text(candidate: Candidate, gain: Gain) -> str:
 
 
 def turns_text(gain: Gain) -> str:
-    """ "2 turns side by side"."""
-    return f"{counted(gain.turns, 'turn')} side by side"
+    """ "2 alternating runs"."""
+    return counted(gain.turns, "alternating run")
 
 
 def candidate_text(candidate: Candidate) -> str:
