@@ -2,21 +2,24 @@
 settings make of it.
 
 A setting stands open as ``{batch_size}``, or is found behind a flag that training scripts commonly
-use. Pure.
+use (`brimful_inside.setting_names`). The words are read once, into slots; nobody else reads them.
+Pure.
 """
 
+import functools
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from itertools import pairwise
 from pathlib import Path
 
 from brimful import masking
 from brimful.errors import UsageError
 from brimful.units import parse_setting
 from brimful.values import Command, Setting
+from brimful_inside import setting_names
+from brimful_inside.setting_names import MAY_MEAN, MEANS
 
 # {name} is a setting; {{name}} stands for a {name} of the script's own.
 _PLACEHOLDER = re.compile(r"(?<!\{)\{([a-z_][a-z0-9_]*)\}(?!\})")
@@ -28,52 +31,15 @@ RESUME = "resume"
 
 
 _SHOWN_FLAGS = ("--batch-size", "--train-batch-size", "--bs", "-b", "batch_size=...")
-# By the last part of a flag or key: --learning-rate, --train.lr, trainer.lr=... (Hydra, OmegaConf,
-# jsonargparse, tyro). Accumulation: names of Transformers, Lightning, fairseq (ConvNeXt as well),
-# MAE and open_clip, and of scripts that write their own loop.
-_NAMES = {
-    "lr": {"lr", "learning_rate"},
-    "num_workers": {"num_workers", "workers", "dataloader_num_workers"},
-    "accumulation": {
-        *("gradient_accumulation_steps", "accumulate_grad_batches", "update_freq", "accum_iter"),
-        *("accum_freq", "accumulation_steps", "grad_accum_steps", "grad_accum", "accumulation"),
-        "accum",
-    },
-}
 _SHORT = {"-b": "batch_size", "-j": "num_workers"}
-_SETTINGS = ("batch_size", *_NAMES)
-# A batch size is known by the words of its name: --train-bs, --batchSize, --windows_batch_size.
-_SIZES = {"bs", "bsz", "bsize", "batchsize"}
-_OF_ONE_PASS = {"micro", "device", "gpu"}
-_OF_TRAINING = {"batch", "size", "train", "training", "mini", "per", *_SIZES, *_OF_ONE_PASS}
-_OF_OTHERS = {
-    *("eval", "evaluation", "val", "valid", "validation", "dev", "test", "testing"),
-    *("pred", "predict", "prediction", "infer", "inference", "gen", "generation", "rollout"),
-    *("sample", "sampling", "decode", "global", "total", "effective", "max", "min", "n", "num"),
-    *("no", "auto", "find", "scale", "warmup", "log"),
-}
-# Of a word such as key=value, --part.key or --part.key=value.
+_COUNTS = ("accumulation", "steps", "epochs")
+_SETTINGS = ("batch_size", "lr", "num_workers", "accumulation")
+# Of a word such as key=value, --part.key or --part.key=value: Hydra, OmegaConf, jsonargparse, tyro.
 _KEY = re.compile(r"(?:\+{0,2}|--)[A-Za-z_][\w@/-]*(?:\.[\w-]+)*")
-# What a script divides by its batch size, to know how many batches go into an update.
-_WHOLE_BATCH = re.compile(
-    r"(?:\+{0,2}|--)(?:[\w-]+\.)*(?:global|total|effective)[_-](?:train[_-])?batch[_-]?size"
-)
 # What only names a run, starts its random numbers, says where it writes, how long it trains, or
 # where its ranks meet: memory and speed are the same whatever it is. The first are so only by
 # themselves: model.name is another thing.
-_GENERIC_NAMES = {
-    "o",
-    "out",
-    "output",
-    "outputs",
-    "save",
-    "name",
-    "project",
-    "tag",
-    "tags",
-    "notes",
-    "comment",
-}
+_GENERIC_NAMES = re.compile(r"o|out|outputs?|save|name|project|tags?|notes|comment")
 _FREE_NAMES = re.compile(
     r"(\w+_)?seed|(num_|max_|n_)?(train_)?epochs|default_root_dir|master_port|main_process_port|rdzv_(id|endpoint)"
     r"|(out|output|save|log|logging|results?|tensorboard|tb|work|exp|experiment|run|job|wandb|mlflow)"
@@ -81,6 +47,64 @@ _FREE_NAMES = re.compile(
     r"|(out|output|save|log|results?)_?(path|to)|(ckpt|checkpoint)_?(dir|directory|folder|prefix)"
 )
 _LENGTH_AND_PORTS = re.compile(r"epochs$|port$|rdzv", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where a value stands in the command."""
+
+    flag: str  # or key: "--batch-size", "data.lr"
+    word: int  # which one has the value
+    before: str  # what precedes it in that word: "--batch-size="
+    text: str  # "" where nothing follows the flag
+
+    @property
+    def words(self) -> range:
+        """Those of the flag and the value."""
+        return range(self.word - (not self.before and self.text != ""), self.word + 1)
+
+    def fit(self, name: str) -> int:
+        """How well the flag fits setting `name` (`setting_names.fit`); 0: it may not mean it."""
+        if len(self.flag) == 2 and self.flag.startswith("-"):
+            return MAY_MEAN * (_SHORT.get(self.flag) == name)
+        fit = setting_names.fit(name, self.flag) if _KEY.fullmatch(self.flag) else 0
+        return fit if fit >= MAY_MEAN else 0
+
+    @property
+    def is_free(self) -> bool:
+        parts = self.flag.lower().replace("-", "_").strip("_+").split(".")
+        if len(parts) == 1 and _GENERIC_NAMES.fullmatch(parts[0]):
+            return True
+        return any(map(_FREE_NAMES.fullmatch, {parts[-1], "_".join(parts[-2:])}))
+
+
+@functools.lru_cache(maxsize=256)
+def _slots(argv: tuple[str, ...]) -> tuple[Slot, ...]:
+    slots = []
+    for i, word in enumerate(argv):
+        flag, equals, value = word.partition("=")
+        following = argv[i + 1] if i + 1 < len(argv) else "-"
+        if argv[max(0, i - 1)] == "-c":
+            continue
+        if equals:
+            slots.append(Slot(flag, i, flag + "=", value))
+        elif flag.startswith("-"):
+            has_value = not following.startswith("-")
+            slots.append(Slot(flag, i + has_value, "", following if has_value else ""))
+    return tuple(slots)
+
+
+def slot_of(argv: Sequence[str], name: str) -> Slot | None:
+    """Where the value of setting `name` stands. Of several the last that fits best."""
+    best = None
+    for slot in _slots(tuple(argv)):
+        fit = slot.fit(name)
+        # `-b` is also an option of Python and others, `--accumulation` may be a switch, and
+        # `--update-freq` take a list: behind those only a whole number is the setting's
+        is_sure = (fit >= MEANS and name not in _COUNTS) or slot.text.isdecimal()
+        if fit and is_sure and slot.text and "{" not in slot.text:
+            best = slot if best is None or fit >= best.fit(name) else best
+    return best
 
 
 def parse(argv: tuple[str, ...] | list[str], opens_batch_size: bool = True) -> Command:
@@ -99,126 +123,63 @@ def parse(argv: tuple[str, ...] | list[str], opens_batch_size: bool = True) -> C
             "train.py --batch-size {batch_size}",
         )
     parts = list(argv)
-    _refuse_overridden(parts)
+    _refuse_overridden(_slots(tuple(argv)))
     given: dict[str, Setting] = {}
     flags: dict[str, str] = {}
     left = {*placeholders(Command(tuple(parts))), *(() if opens_batch_size else ("batch_size",))}
     for name in [name for name in _SETTINGS if name not in left]:
-        if (spot := _find(parts, name)) is not None:
-            index, prefix, text, flag = spot
-            given[name] = parse_setting(text)
+        if (slot := slot_of(argv, name)) is not None:
+            given[name] = parse_setting(slot.text)
             if name == "batch_size":
-                parts[index] = prefix + "{batch_size}"
+                parts[slot.word] = slot.before + "{batch_size}"
             if name in ("batch_size", "accumulation"):
-                flags[name] = flag
+                flags[name] = slot.flag
     return Command(tuple(parts), found_flags=flags, given=given)
 
 
 def opened(command: Command, name: str, whole: bool = True) -> Command:
     """The command with a placeholder where a flag for `name` has a value, if one has: a known one,
     else that of this name. `whole`: where the value is a whole number."""
-    parts = list(command.argv)
-    spot = _find(parts, name)
-    if spot is None or name in placeholders(command) or (whole and not spot[2].isdecimal()):
+    slot = slot_of(command.argv, name)
+    if slot is None or name in placeholders(command) or (whole and not slot.text.isdecimal()):
         return command
-    parts[spot[0]] = f"{spot[1]}{{{name}}}"
+    word = f"{slot.before}{{{name}}}"
     return replace(
-        command, argv=tuple(parts), given={**command.given, name: parse_setting(spot[2])}
+        command,
+        argv=(*command.argv[: slot.word], word, *command.argv[slot.word + 1 :]),
+        given={**command.given, name: parse_setting(slot.text)},
     )
 
 
-def _refuse_overridden(parts: list[str]) -> None:
+def _refuse_overridden(slots: Sequence[Slot]) -> None:
     """Raises UsageError where a flag that has a placeholder stands once more behind it: scripts
     take the last of two.
     """
-    for name in _SETTINGS:
-        for flag in _flags_of(parts, name):
-            texts = [text for _, text in _values_behind(parts, flag)]
-            if len(texts) > 1 and f"{{{name}}}" in texts and texts[-1] != f"{{{name}}}":
-                raise UsageError(
-                    problem=f"{flag} {{{name}}} is followed by {flag} {texts[-1]}",
-                    explanation="a script takes the last of the two (argparse does), so that no "
-                    "setting would reach it",
-                    suggestion=f"keep one: {flag} {{{name}}} for brimful to set it, {flag} "
-                    f"{texts[-1]} to keep that",
-                )
-
-
-def _values_behind(parts: list[str], flag: str) -> list[tuple[int, str]]:
-    """(where the flag stands, its value), for each time that it is given."""
-    values = []
-    for i, word in enumerate(parts):
-        if word == flag and i + 1 < len(parts):
-            values.append((i, parts[i + 1]))
-        elif word.startswith(flag + "="):
-            values.append((i, word[len(flag) + 1 :]))
-    return values
-
-
-def _last_of_each(words: list[str]) -> list[str]:
-    """Without the known flags that the same flag overrides further on."""
-    left_out: set[int] = set()
-    for flag in {flag for name in _SETTINGS for flag in _flags_of(words, name)} - _SHORT.keys():
-        for i, _ in _values_behind(words, flag)[:-1]:
-            left_out |= {i} if "=" in words[i] else {i, i + 1}
-    return [word for i, word in enumerate(words) if i not in left_out]
-
-
-def _flags_of(words: Sequence[str], name: str) -> set[str]:
-    """The flags among `words` that take setting `name`."""
-    flags = (word.partition("=")[0] for word in words if word.startswith("-"))
-    return {flag for flag in flags if _rank(name, flag)}
-
-
-def _find(parts: list[str], name: str) -> tuple[int, str, str, str] | None:
-    """Where the value of setting `name` stands: index, what precedes it in that word, the value,
-    the flag or key. Of several the last that fits best.
-    """
-    hit, best = None, 1
-    for i, word in enumerate(parts):
-        key, equals, value = word.partition("=")
-        rank = _rank(name, key)
-        is_flag = key.startswith("-")
-        if rank < best or not (is_flag or equals) or (i > 0 and parts[i - 1] == "-c"):
-            continue
-        following = parts[i + 1] if i + 1 < len(parts) else ""
-        spot = (i, key + "=", value, key) if equals else (i + 1, "", following, key)
-        # `-b` is also an option of Python and others, `--accumulation` may be a switch, and
-        # `--update-freq` take a list: behind those only a whole number is the setting's
-        is_sure = (rank > 1 and name != "accumulation") or spot[2].isdecimal()
-        if spot[2] and "{" not in spot[2] and is_sure:
-            hit, best = spot, rank
-    return hit
-
-
-def _rank(name: str, key: str) -> int:
-    """How well a flag or key fits setting `name`; 0: not at all. 1: it may mean something else."""
-    if len(key) == 2 and key.startswith("-"):
-        return int(_SHORT.get(key) == name)
-    if not _KEY.fullmatch(key):
-        return 0
-    last = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key.lstrip("+-").split(".")[-1])
-    last = last.replace("-", "_").lower()
-    if name != "batch_size":
-        return 2 * (last in _NAMES.get(name, {name}))
-    words = set(last.split("_"))
-    is_size = bool(words & _SIZES) or {"batch", "size"} <= words
-    if words & _OF_OTHERS or not (is_size or ("batch" in words and words <= _OF_TRAINING)):
-        return 0
-    if not (is_size and words <= _OF_TRAINING):
-        return 1
-    return 3 if words & _OF_ONE_PASS else 2
+    last = {slot.flag: slot.text for slot in slots}
+    for slot in slots:
+        flag, text = slot.flag, slot.text
+        is_setting = text[1:-1] in _SETTINGS and slot.fit(text[1:-1]) and text[0] == "{"
+        if is_setting and last[flag] != text:
+            raise UsageError(
+                problem=f"{flag} {text} is followed by {flag} {last[flag]}",
+                explanation="a script takes the last of the two (argparse does), so that no "
+                "setting would reach it",
+                suggestion=f"keep one: {flag} {text} for brimful to set it, {flag} "
+                f"{last[flag]} to keep that",
+            )
 
 
 def asks_in_all(command: Command, samples: int) -> bool:
     """Whether a flag for the samples of a whole update (litgpt's --train.global_batch_size) has
     this number.
     """
-    words = [part for word in command.argv for part in word.split("=", 1)]
-    return any(
-        _WHOLE_BATCH.fullmatch(word) and following == str(samples)
-        for word, following in pairwise(words)
-    )
+    slot = slot_of(command.argv, "samples_of_an_update")
+    return slot is not None and slot.text == str(samples)
+
+
+def times_given(command: Command, flag: str) -> int:
+    """How often a flag stands in the command."""
+    return sum(slot.flag == flag for slot in _slots(command.argv))
 
 
 def placeholders(command: Command) -> tuple[str, ...]:
@@ -253,7 +214,8 @@ def free_values(command: Command) -> dict[str, str]:
     """What neither memory nor speed depends on: seeds, names, places to write to, epochs. By flag,
     with its value or "".
     """
-    return {flag: value for flag, value, _ in _free(masking.words(command.argv))}
+    slots = _slots(masking.words(command.argv))
+    return {slot.flag: slot.text for slot in slots if slot.is_free}
 
 
 def names_of_run(command: Command) -> dict[str, str]:
@@ -263,41 +225,16 @@ def names_of_run(command: Command) -> dict[str, str]:
     return {f: v for f, v in free_values(command).items() if not _LENGTH_AND_PORTS.search(f)}
 
 
-def _free(words: Sequence[str]) -> list[tuple[str, str, range]]:
-    """(flag, value, which words these are) of each."""
-    free = []
-    for i, word in enumerate(words):
-        flag, equals, value = word.partition("=")
-        parts = flag.lower().replace("-", "_").strip("_+").split(".")
-        is_free = any(map(_FREE_NAMES.fullmatch, {parts[-1], "_".join(parts[-2:])}))
-        is_free = is_free or (len(parts) == 1 and parts[0] in _GENERIC_NAMES)
-        is_flag = equals or flag.startswith("-")
-        if not is_free or not is_flag or words[max(0, i - 1)] == "-c":
-            continue
-        following = words[i + 1] if i + 1 < len(words) else "-"
-        alone = equals or following.startswith("-")
-        free.append((flag, value if alone else following, range(i, i + (1 if alone else 2))))
-    return free
-
-
 def without(command: Command, names: Sequence[str]) -> Command | None:
     """The command without the words in which these placeholders stand, and the flags before them,
     so that the script takes its own defaults. None where one stands in no flag's or key's place."""
-    argv: list[str] = []
-    for word in command.argv:
-        placeholders = [name for name in _PLACEHOLDER.findall(word) if name in names]
-        if not placeholders:
-            argv.append(word)
-        elif (
-            word == f"{{{placeholders[0]}}}"
-            and argv
-            and argv[-1].startswith("-")
-            and argv[-1] != "-c"
-        ):
-            argv.pop()
-        elif not re.fullmatch(r"[\w@/.+-]+=\{" + placeholders[0] + r"\}", word):
-            return None
-    return replace(command, argv=tuple(argv))
+    left_out: set[int] = set()
+    for slot in _slots(command.argv):
+        if (hit := _PLACEHOLDER.fullmatch(slot.text)) and hit[1] in names:
+            left_out.update(slot.words)
+    argv = tuple(word for i, word in enumerate(command.argv) if i not in left_out)
+    bare = replace(command, argv=argv)
+    return None if {*names} & {*placeholders(bare)} else bare
 
 
 def signature(command: Command) -> tuple[str, ...]:
@@ -305,21 +242,22 @@ def signature(command: Command) -> tuple[str, ...]:
     flags and placeholders are ``*``, and what only a run needs (accumulation, ``{resume}``) or what
     is free (`free_values`) is left out, what is secret masked. One Python is like another."""
     words = list(resuming(command).argv)
-    free = {i for _, _, spots in _free(words) for i in spots}
-    words = _last_of_each([word for i, word in enumerate(words) if i not in free])
+    slots = _slots(tuple(words))
+    last = {slot.flag: slot for slot in slots}
+    left_out = {i for i, word in enumerate(words) if "{accumulation}" in word}
+    for slot in slots:
+        is_setting = slot.flag not in _SHORT and any(map(slot.fit, _SETTINGS))
+        is_overridden = is_setting and last[slot.flag] is not slot
+        if slot.is_free or is_overridden or slot.text == "{accumulation}":
+            left_out.update(slot.words)
+    for name in _SETTINGS:
+        if (slot := slot_of(words, name)) is not None:
+            words[slot.word] = slot.before + "*"
+            left_out.update(slot.words if name == "accumulation" else ())
     if words and re.fullmatch(r"python(3(\.\d+)?)?", Path(words[0]).name):
         words[0] = "python"
-    for name in _SETTINGS:
-        spot = _find(words, name)
-        if spot is not None and "{" not in spot[2]:
-            words[spot[0]] = spot[1] + ("{accumulation}" if name == "accumulation" else "{}")
-    shown: list[str] = []
-    for word in words:
-        if "{accumulation}" not in word:
-            shown.append(_PLACEHOLDER.sub("*", word).replace("{}", "*"))
-        elif word == "{accumulation}" and shown and shown[-1].startswith("-"):
-            shown.pop()
-    return masking.words(shown)
+    kept = [word for i, word in enumerate(words) if i not in left_out]
+    return masking.words([_PLACEHOLDER.sub("*", word) for word in kept])
 
 
 def fill(command: Command, settings: Mapping[str, Setting]) -> tuple[str, ...]:
@@ -361,19 +299,17 @@ def no_place_for(command: Command, name: str, problem: str) -> UsageError:
     line = shlex.join((*filled(with_place, {**command.given, name: f"{{{name}}}"}), *added))
     # the names that the command gives: those that brimful knows, then its own words behind flags
     # and as keys
-    keys = [
-        word.partition("=")[0]
-        for word, following in pairwise((*command.argv, "-"))
-        if "=" in word or (word.startswith("--") and not following.startswith("-"))
+    own = [
+        setting_names.plain(slot.flag)
+        for slot in _slots(command.argv)
+        if slot.text and _KEY.fullmatch(slot.flag) and not any(map(slot.fit, command.given))
     ]
-    words = [key.lstrip("+-").split(".")[-1] for key in keys if _KEY.fullmatch(key)]
-    own = [word for word in words if not any(_rank(known, word) for known in command.given)]
-    settings = [*dict.fromkeys((*command.given, *(word.replace("-", "_") for word in own)))]
+    settings = [*dict.fromkeys((*command.given, *own))]
     # by any name that scripts give the batch size, which brimful sets without a flag too, or by
     # what looks alike: batchsize and batch_size are so at 0.95 of 1
     others = {"batch_size", *settings} - {name}
     meant = next(iter(get_close_matches(name, others, 1, cutoff=0.8)), None)
-    if name != "batch_size" and _rank("batch_size", name):
+    if name != "batch_size" and setting_names.fit("batch_size", name) >= MAY_MEAN:
         meant = "batch_size"
     return UsageError(
         problem,

@@ -139,7 +139,9 @@ def test_of_several_flags_that_fit_the_one_of_a_single_pass_is_opened(words, ope
     )
 )
 def test_words_without_placeholders_and_flags_pass_through_unchanged(words):
-    if not any(commands._rank(name, word) for word in words for name in commands._SETTINGS):
+    if not any(
+        slot.fit(name) for slot in commands._slots(tuple(words)) for name in commands._SETTINGS
+    ):
         assert commands.fill(commands.parse(words), {"batch_size": 1}) == tuple(words)
 
 

@@ -1,17 +1,12 @@
 """What a run at hand is set beside, and what is left of it: from values alone."""
 
-import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 
+from brimful.command import slot_of
 from brimful.decide.loaders_seen import batches_per_step, main_loader
 from brimful.values import Estimate, Record, Setting, Source, TrialResult
-
-# Flags that say where a training ends, by their names with underscores.
-_STEPS = r"((max|num|total|train)_){1,2}(training_)?(steps|iters|iterations|updates)"
-_EPOCHS = r"((max|num|n|total|train)_){0,2}epochs"
 
 
 def expected(record: Record, batch_size: Setting | None) -> dict[str, Estimate | None]:
@@ -39,28 +34,17 @@ def time_left(argv: Sequence[str], steps: int, sample: TrialResult) -> Estimate 
     """
     loader, batches = main_loader(sample), batches_per_step(sample)
     of_epoch = loader.length / batches if loader and loader.length and batches else None
-    in_steps, in_epochs = _number_behind(argv, _STEPS), _number_behind(argv, _EPOCHS)
+    in_steps, in_epochs = slot_of(argv, "steps"), slot_of(argv, "epochs")
     if in_steps is not None:
-        left, of = in_steps[1] - steps, in_steps[0]
+        left, of = float(in_steps.text) - steps, f"{in_steps.flag} {in_steps.text}"
     elif of_epoch is None:
         return None
     elif in_epochs is not None:
-        left, of = in_epochs[1] * of_epoch - steps, in_epochs[0]
+        left = float(in_epochs.text) * of_epoch - steps
+        of = f"{in_epochs.flag} {in_epochs.text}"
     else:
         left, of = of_epoch - steps % of_epoch, "the epoch"
     # more steps than the command names: it means something else by that number
     if left < 0 or not sample.step_s:
         return None
     return Estimate(left * statistics.fmean(sample.step_s), Source.ESTIMATE, note=of)
-
-
-def _number_behind(argv: Sequence[str], names: str) -> tuple[str, int] | None:
-    """The flag or key with one of these names and its whole number: ("--epochs 3", 3)."""
-    for word, following in pairwise((*argv, "")):
-        flag, equals, value = word.partition("=")
-        text = value if equals else following
-        name = flag.strip("-+").split(".")[-1].replace("-", "_")
-        is_flag = equals or flag.startswith("-")
-        if is_flag and text.isdecimal() and re.fullmatch(names, name, re.IGNORECASE):
-            return f"{flag} {text}", int(text)
-    return None

@@ -27,7 +27,7 @@ from brimful.measure.carry_over import KEPT_OUT
 from brimful.measure.output import OutputFiles
 from brimful.measure.supervisor import start_process, write_config
 from brimful_inside import wire
-from brimful_inside.probe.context import OPTIONS_WITH_A_VALUE, role_of
+from brimful_inside.launchers import words_of_command
 
 _IMPORTS_S = 300.0  # more than any library takes on a busy machine (assumed)
 _FORK_S = 60.0
@@ -111,7 +111,7 @@ class SharedImports:
         if self._launched is not None:
             argv, environment = self._launched.rank(argv, environment)
         head = words_to_script(argv) if self._used else None
-        if head is None or is_launcher(argv):
+        if head is None:
             return None
         common = {
             name: value for name, value in environment.items() if name != wire.TRIAL_CONFIG_VARIABLE
@@ -130,7 +130,8 @@ class SharedImports:
 
     def learn(self, argv: Sequence[str], folder: Path) -> None:
         """From a trial's files: what a launcher started."""
-        if self._launched is None and self._used and is_launcher(argv):
+        is_launcher = words_of_command(argv).launcher is not None
+        if self._launched is None and self._used and is_launcher:
             self._launched = _launched(argv, folder)
 
     def _start(
@@ -239,32 +240,16 @@ def _launched(argv: Sequence[str], folder: Path) -> _Launched | None:
     return _Launched(tuple(argv), tuple(rank.argv), same, rank.launched_with)
 
 
-def is_launcher(argv: Sequence[str]) -> bool:
-    """Whether the command starts the training processes of a machine itself, as torchrun does."""
-    program = os.path.basename(argv[0])
-    return role_of(list(argv) if program.startswith("python") else ["python", *argv]) == "launcher"
-
-
 def words_to_script(argv: Sequence[str]) -> int | None:
     """How many words of a command come before the arguments of its Python script; None where it is
-    not the start of one.
+    not the start of one that a probe can be loaded into, or of a launcher.
     """
-    program = shutil.which(argv[0]) or argv[0]
-    if not os.path.basename(program).startswith("python"):
-        return 1 if _is_python_script(program) else None
-    words = iter(range(1, len(argv)))
-    for at in words:
-        if argv[at] == "-m":
-            return at + 2
-        if argv[at] in ("-c", "-"):
-            return None
-        if argv[at] in OPTIONS_WITH_A_VALUE:
-            next(words, None)
-        elif argv[at].startswith("-") and set("IES") & set(argv[at]):
-            return None  # no probe can be loaded
-        elif not argv[at].startswith("-"):
-            return at + 1
-    return None
+    words = words_of_command(argv)
+    if not words.loads_probe or words.launcher is not None:
+        return None
+    if words.script == argv[0]:
+        return words.count if _is_python_script(shutil.which(argv[0]) or argv[0]) else None
+    return words.count
 
 
 def _is_python_script(path: str) -> bool:

@@ -7,29 +7,14 @@ becomes
     python train.py --lr 1e-3        with RANK=3, WORLD_SIZE=64, ... in its environment
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path
 
 from brimful.errors import UsageError
+from brimful_inside.launchers import ACCELERATE, Launcher, words_of_command
 from brimful_inside.wire import ALONE_VARIABLE
 
-_MODULES = {
-    "torch.distributed.run": "torchrun",
-    "torch.distributed.launch": "torchrun",
-    "accelerate.commands.launch": "accelerate launch",
-    "deepspeed.launcher.runner": "deepspeed",
-}
-# Options without a value of torchrun (torch/distributed/run.py; all others take one) and of
-# deepspeed (launcher/runner.py, likewise), and of `accelerate launch` those that change nothing for
-# the rank itself, without and with a value.
-_FLAGS = {
-    "torchrun": {"standalone", "use_env", "virtual_local_rank", "run_path"},
-    "deepspeed": {
-        *("no_local_rank", "no_ssh", "no_ssh_check", "force_multi", "bind_cores_to_rank"),
-        *("q", "quiet"),
-    },
-}
-_ACCELERATE_FLAGS = {"multi_gpu", "same_network", "quiet", "q", "debug"}
+# Options of `accelerate launch` with a value that change nothing for the rank itself.
 _ACCELERATE_VALUES = {
     *(
         "num_processes",
@@ -77,16 +62,15 @@ def without_launcher(argv: Sequence[str]) -> tuple[tuple[str, ...], dict[str, st
     A command without a launcher stays as it is. Raises UsageError for options of `accelerate
     launch` that would change what the rank does and that only its launcher understands.
     """
-    program = Path(argv[0]).name if argv else ""
-    if program.startswith("python") and len(argv) > 2 and argv[1] == "-m" and argv[2] in _MODULES:
-        return _behind(_MODULES[argv[2]], argv[0], list(argv[3:]))
-    if program in _FLAGS:
-        return _behind(program, _python_beside(argv[0]), list(argv[1:]))
-    if program == "accelerate-launch" or (program == "accelerate" and argv[1:2] == ["launch"]):
-        return _behind(
-            "accelerate launch", _python_beside(argv[0]), list(argv[1 if "-" in program else 2 :])
-        )
-    return tuple(argv), {}
+    words = words_of_command(argv)
+    launcher, behind = words.launcher, list(argv[words.count :])
+    is_verb = launcher is ACCELERATE and behind[:1] == ["launch"]
+    if launcher is None or launcher.flags is None:
+        return tuple(argv), {}
+    if Path(words.script).name == "accelerate" and not is_verb:
+        return tuple(argv), {}  # another of its verbs
+    python = _python_beside(argv[0]) if words.script == argv[0] else argv[0]
+    return _behind(launcher, launcher.flags, python, behind[is_verb:])
 
 
 def _python_beside(program: str) -> str:
@@ -95,9 +79,11 @@ def _python_beside(program: str) -> str:
     return str(beside) if "/" in program and beside.exists() else "python"
 
 
-def _behind(launcher: str, python: str, words: list[str]) -> tuple[tuple[str, ...], dict[str, str]]:
+def _behind(
+    launcher: Launcher, flags: Set[str], python: str, words: list[str]
+) -> tuple[tuple[str, ...], dict[str, str]]:
     """The same for the `words` behind the launcher."""
-    environment = {} if launcher in _FLAGS else {"ACCELERATE_MIXED_PRECISION": "no"}
+    environment = {"ACCELERATE_MIXED_PRECISION": "no"} if launcher is ACCELERATE else {}
     start = [python]
     while words:
         word = words.pop(0)
@@ -109,7 +95,7 @@ def _behind(launcher: str, python: str, words: list[str]) -> tuple[tuple[str, ..
             return (*start, word, *words), environment
         if name == "no_python":
             start = []
-        elif launcher not in _FLAGS and name not in _ACCELERATE_FLAGS | _ACCELERATE_VALUES:
+        elif launcher is ACCELERATE and name not in flags | _ACCELERATE_VALUES:
             raise UsageError(
                 problem=f"accelerate launch {word}",
                 explanation="only accelerate's launcher knows what that does, and one rank alone "
@@ -117,12 +103,12 @@ def _behind(launcher: str, python: str, words: list[str]) -> tuple[tuple[str, ..
                 suggestion="leave out --as-rank, so that all ranks are started; or give the "
                 "script that option itself",
             )
-        elif name not in _FLAGS.get(launcher, _ACCELERATE_FLAGS):
+        elif name not in flags:
             value = value if equals or not words else words.pop(0)
             if name == "mixed_precision":
                 environment["ACCELERATE_MIXED_PRECISION"] = value
     raise UsageError(
-        f"{launcher} without a script",
+        f"{launcher.name} without a script",
         "there is nothing to start",
         "name it behind the launcher's options",
     )

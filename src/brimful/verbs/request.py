@@ -8,7 +8,6 @@ from brimful.command import placeholders
 from brimful.decide.queue_request import queue_request
 from brimful.decide.run.settings import BATCH_SIZE
 from brimful.errors import DoesNotFit, UsageError
-from brimful.measure.shared_imports import is_launcher
 from brimful.show.headline import headline
 from brimful.show.queues import QUEUES, RAY, SKYPILOT
 from brimful.values import Command, QueueRequest, Record, Setting, Verdict
@@ -16,6 +15,7 @@ from brimful.verbs.devices import ALL, CardRequest, cards
 from brimful.verbs.predict import predict
 from brimful.verbs.results import require_whole
 from brimful.verbs.session import Options
+from brimful_inside.launchers import words_of_command
 
 # where nobody names cards: all that a queue has a name for
 _CARDS = {"skypilot": ",".join(SKYPILOT), "ray": ",".join(RAY)}
@@ -73,4 +73,6 @@ def request(
             "there is nothing to ask a queue for",
             "`brimful report` shows what would make it fit; --gpu names other cards",
         )
-    return record, queue_request(prediction, record.trials, is_launcher(argv))
+    return record, queue_request(
+        prediction, record.trials, words_of_command(argv).launcher is not None
+    )

@@ -291,7 +291,7 @@ def opened(
 def _report_flags(session: Session, command: Command) -> None:
     """Reports, where no placeholder stood, which flag brimful took for which setting."""
     for name, flag in command.found_flags.items():
-        times = sum(word == flag or word.startswith(f"{flag}=") for word in command.argv)
+        times = commands.times_given(command, flag)
         last = ""
         if times > 1:
             last = f"; it stands there {times} times, and the last one counts, as in argparse"

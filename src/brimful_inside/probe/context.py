@@ -10,25 +10,15 @@ import operator
 import os
 import sys
 import traceback
-from typing import Any, Callable, Dict, List, Optional, Tuple, TypeVar
+from typing import Any, Callable, Dict, List, Optional, TypeVar
 
 from brimful_inside import signals
+from brimful_inside.launchers import python_words
 from brimful_inside.wire import SIGNALS_FILE, ProcessStarted, TrialConfig, Writer
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 MAX_NOTES = 64
-OPTIONS_WITH_A_VALUE = ("-W", "-X", "--check-hash-based-pycs")  # of Python's own
-# Modules and programs that start training processes and do not train themselves.
-LAUNCHER_MODULES = (
-    *("torch.distributed.run", "torch.distributed.launch", "lightning.fabric.cli"),
-    *("accelerate.commands.launch", "accelerate.commands.accelerate_cli"),
-    *("deepspeed.launcher.runner", "deepspeed.launcher.launch"),
-)
-LAUNCHER_PROGRAMS = (
-    *("torchrun", "accelerate", "accelerate-launch", "deepspeed"),
-    *("composer", "horovodrun", "fabric"),
-)
 
 
 class ProcessContext:
@@ -203,8 +193,7 @@ def role_of(argv: List[str]) -> str:
         return "worker"
     if "--multiprocessing-fork" in rest:
         return "child"
-    module, program = module_and_program(rest)
-    if module in LAUNCHER_MODULES or os.path.basename(program) in LAUNCHER_PROGRAMS:
+    if python_words(argv).launcher is not None:
         return "launcher"
     return (
         "worker"
@@ -237,26 +226,9 @@ def added_by_launcher(brimful_pid: Optional[int]) -> Optional[Dict[str, str]]:
     )
 
 
-def script_of(argv: List[str]) -> str:
-    """The script in a process's argv, or "" for ``-m`` and ``-c``."""
-    return module_and_program(argv[1:])[1]
-
-
-def module_and_program(rest: List[str]) -> Tuple[str, str]:
-    """What follows ``-m``, and the first argument that is no option of the interpreter: one of
-    them, the other is "".
-    """
-    words = iter(rest)
-    for word in words:
-        if word == "-m":
-            return next(words, ""), ""
-        if word == "-c":
-            return "", ""
-        if word in OPTIONS_WITH_A_VALUE:
-            next(words, "")
-        elif not word.startswith("-"):
-            return "", word
-    return "", ""
+def own_script() -> str:
+    """The script that this process runs, or "" for ``-m`` and ``-c``."""
+    return python_words(own_argv()).script
 
 
 def own_argv() -> List[str]:

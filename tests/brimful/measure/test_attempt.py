@@ -3,8 +3,8 @@ how it ends.
 """
 
 import os
-import resource
 import pty
+import resource
 import signal
 import sys
 import termios

@@ -1,6 +1,6 @@
 import pytest
 
-from brimful_inside.probe.context import role_of, script_of
+from brimful_inside.probe.context import role_of
 
 
 @pytest.mark.parametrize(
@@ -28,8 +28,3 @@ from brimful_inside.probe.context import role_of, script_of
 )
 def test_a_process_is_known_by_its_arguments(argv, role):
     assert role_of(argv) == role
-
-
-def test_the_script_is_the_first_argument_that_is_no_option():
-    assert script_of(["python", "-X", "dev", "-u", "a/train.py", "--x"]) == "a/train.py"
-    assert script_of(["python", "-m", "pkg"]) == ""

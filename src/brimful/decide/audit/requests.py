@@ -1,20 +1,12 @@
 """What a script asks for beside the flags of its command, and whether that is what is in force."""
 
-import re
 from dataclasses import replace
 from math import isclose
 
 from brimful.decide.loaders_seen import batches_per_step, main_loader
 from brimful.values import Asked, TrialResult
+from brimful_inside.setting_names import MAY_MEAN, MENTIONS, fit
 
-# A name that means the setting itself, so that one that nothing reads is an oversight.
-_PLAIN = {
-    "batch_size": r"(train_|per_device_train_)?(batch_size|bsz?|batch)(_per_(gpu|device))?",
-    "num_workers": r"((num|n)_)?workers",
-    "prefetch_factor": r"prefetch(_factor)?",
-    "accumulation": r"(gradient_|grad_)?accum(ulation|ulate)?(_steps|_grad_batches)?",
-    "lr": r".*",
-}
 _COUNTED = "accumulation"  # of a loop's `step % 16`, which may count for another purpose
 
 
@@ -43,7 +35,9 @@ def _request(asked: list[Asked], value: float) -> Asked | None:
     known = [a for a in asked if a.use in ("read", "unread") and a.place not in places]
     same = [a for a in known if isclose(a.requested, value)]
     passed = [a for a in asked if a.use == "passed" and isclose(a.requested, value)]
-    plain = [a for a in known if re.fullmatch(_PLAIN[a.setting], a.name, re.IGNORECASE)]
+    # a name that means the setting itself, so that one that nothing reads is an oversight
+    least = MENTIONS if known and known[0].setting == "lr" else MAY_MEAN
+    plain = [a for a in known if fit(a.setting, a.name) >= least]
     request = None
     if changes:
         # the number in force may come from another name, or stand in the call itself

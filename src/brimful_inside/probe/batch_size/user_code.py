@@ -17,7 +17,7 @@ import sys
 import sysconfig
 from typing import Any, Callable, List, Optional
 
-from brimful_inside.probe.context import note, note_own_error, own_argv, patch, script_of
+from brimful_inside.probe.context import note, note_own_error, own_script, patch
 
 #: The tree to run in place of a file's own; None: the file as it is.
 MakeTree = Callable[[bytes, str], Optional[ast.Module]]
@@ -26,7 +26,7 @@ FIRST = "__brimful_first__"  # in builtins: what the script calls before all els
 _PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib") + os.sep
 # Python takes `__main__.__file__` away when the script is over, before what runs at exit.
-_SCRIPT = os.path.abspath(script_of(own_argv()))
+_SCRIPT = os.path.abspath(own_script())
 OURS = os.path.abspath(__file__).partition("probe" + os.sep + "batch_size")[0]
 _LIBRARIES = tuple(
     os.path.realpath(path) + os.sep
@@ -84,7 +84,7 @@ def enter(make_tree: MakeTree) -> None:
 
     patch(importlib.machinery.SourceFileLoader, "get_code", get_code)
     _in_run_path(code_of)
-    script = script_of(own_argv())  # the file that this process was started with
+    script = own_script()  # the file that this process was started with
     if os.path.isfile(script):
         sys.path_hooks.insert(0, _Script(script, code_of))
 

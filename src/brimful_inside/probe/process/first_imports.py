@@ -18,7 +18,7 @@ import sysconfig
 from itertools import chain
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Set, Tuple, Union
 
-from brimful_inside.probe.context import module_and_program
+from brimful_inside.launchers import python_words
 
 Import = Union[ast.Import, ast.ImportFrom]
 
@@ -74,7 +74,7 @@ class _Imports:
     import, and raises `_Over` where they end before the script does."""
 
     def __init__(self, argv: List[str], run: Callable[[ast.stmt], None]):
-        self._module, self._script = module_and_program(argv[1:])
+        self._module, self._script = python_words(argv)[:2]
         self._folder = (
             os.getcwd() if self._module else os.path.dirname(os.path.realpath(self._script))
         )

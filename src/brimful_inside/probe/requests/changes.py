@@ -15,7 +15,8 @@ import re
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from brimful_inside.probe.batch_size import user_code
-from brimful_inside.probe.requests.names import asks, is_bare, name_of, setting_of
+from brimful_inside.probe.requests.names import asks, is_bare, name_of
+from brimful_inside.setting_names import setting_of
 from brimful_inside.wire import Asked
 
 MOST, MOST_WORDS = 64, 80  # changes that are reported, characters of an expression

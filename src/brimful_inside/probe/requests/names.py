@@ -1,33 +1,14 @@
-"""Which names of a script ask for a setting, and what an expression is called."""
+"""What an expression of a script is called, and whether it asks for a setting."""
 
 from __future__ import annotations
 
 import ast
-import re
 from typing import Any, Optional
 
-_SETTINGS = {
-    "batch_size": r"batch|(^|_)m?bsz?($|_)",
-    "num_workers": r"worker",
-    "prefetch_factor": r"prefetch",
-    "accumulation": r"accum",
-    "lr": r"^(base_|init_|initial_|peak_|train_)?(lr|learning_rate)$",
-}
-# What is no setting, one of an evaluation, or a limit: what caps a number does not ask for it.
-_OTHERS = re.compile(
-    r"eval|(^|_)val|test|infer|(^|_)gen|batches|num_batch|norm|idx|index|loss|count"
-    r"|(^|_)(max|min|limit|cap|floor|ceil|least|most|bound|upper|lower)(imum)?(_|$)",
-    re.I,
-)
+from brimful_inside.setting_names import is_of_another, setting_of
+
 _CONVERSIONS, _LOOKUPS = ("int", "float", "round"), ("get", "getenv", "getattr")
 _HARMLESS = (ast.Name, ast.Attribute, ast.Subscript, ast.Constant, ast.BinOp, ast.operator)
-
-
-def setting_of(name: str) -> Optional[str]:
-    """The setting that a name asks for."""
-    if _OTHERS.search(name):
-        return None
-    return next((s for s, pattern in _SETTINGS.items() if re.search(pattern, name, re.I)), None)
 
 
 def name_of(node: Any) -> str:
@@ -62,6 +43,4 @@ def asks(node: ast.AST) -> Optional[str]:
 def is_bare(node: Any) -> bool:
     """Whether an expression is a number as it stands, or has a name that asks for nothing."""
     named = isinstance(node, (ast.Name, ast.Attribute))
-    return constant_of(node, int, float) is not None or bool(
-        named and _OTHERS.search(name_of(node))
-    )
+    return constant_of(node, int, float) is not None or bool(named and is_of_another(name_of(node)))

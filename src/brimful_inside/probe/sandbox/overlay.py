@@ -15,7 +15,7 @@ import time
 from stat import S_ISDIR
 from typing import Any, List, Optional, Set, Tuple
 
-from brimful_inside.probe.context import own_argv, script_of
+from brimful_inside.probe.context import own_script
 
 # Python's own functions, kept before `python_files` replaces them in the os module.
 _lstat, _stat, _listdir, _mkdir, _unlink, _rmdir = (
@@ -361,7 +361,7 @@ def _script_folder() -> List[str]:
     """The folder of the script that this process runs, if it runs one. sys.argv is not there yet at
     this point.
     """
-    script = script_of(own_argv())
+    script = own_script()
     path = os.path.abspath(script)
     is_users = (
         script.endswith(".py")
