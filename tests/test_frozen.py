@@ -49,6 +49,10 @@ def test_the_options_of_each_verb_are_those_of_the_frozen_list() -> None:
     assert options() == {verb: flags.split() for verb, flags in FROZEN["options"].items()}
 
 
+def test_all_verbs_together_have_at_most_45_options() -> None:
+    assert len({flag for flags in options().values() for flag in flags}) <= 45
+
+
 def test_no_room_holds_more_statements_than_its_frozen_number() -> None:
     counts, limits = rooms(), FROZEN["statements"]
     above = {room: number for room, number in counts.items() if number > limits.get(room, 0)}

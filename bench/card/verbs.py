@@ -40,7 +40,7 @@ def commands(bench: Bench) -> dict[str, tuple[list[str], str]]:
     sizes = [shlex.join([*GPT, *SMALL, "--batch-size", size]) for size in ("8", "16")]
     searched = [*GPT, *SMALL, "--batch-size", "{batch_size}"]
     bounds = ("--max-batch-size", "32", "--time-limit", "30s" if bench.real else "60s")
-    pair = ("--samples", "128", "--pairs", "1", "--no-page")
+    pair = ("--samples", "128", "--pairs", "1")
     return {
         "audit": (["audit", "--", *HIDDEN_CAP], "caps the batch size of 64 (--batch-size) at 2"),
         "tune": (["tune", *bounds, "--", *searched], "The command to paste"),

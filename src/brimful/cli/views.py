@@ -84,13 +84,12 @@ def show_audit(record: Record, json: bool, full: bool = False) -> int:
     return _show(record, full, record.audit if json else None)
 
 
-def show_plan(record: Record, json: bool, page: bool, full: bool = False) -> int:
-    """The plan; with `page`, writes the page into the record and prints its path."""
+def show_plan(record: Record, json: bool, full: bool = False) -> int:
     return _show(
         record,
         full,
         record.plan if json else None,
-        page,
+        page=True,
         batch_size=planned_batch_size(record),
         device=record.opened.device.label if record.opened.device else None,
         budget=record.opened.budget,
@@ -102,11 +101,8 @@ def show_plan(record: Record, json: bool, page: bool, full: bool = False) -> int
     )
 
 
-def show_comparison(record: Record, json: bool, page: bool, full: bool = False) -> int:
-    """The comparison; with `page`, writes the page into the record and prints its path."""
-    comparison = record.comparison
-    assert comparison is not None
-    return _show(record, full, comparison if json else None, page)
+def show_comparison(record: Record, json: bool, full: bool = False) -> int:
+    return _show(record, full, record.comparison if json else None, page=True)
 
 
 def show_check(record: Record, json: bool, markdown: bool) -> int:
@@ -133,15 +129,15 @@ def show_run(record: Record, json: bool) -> int:
     return run.ended.exit_code
 
 
-def _show(record: Record, full: bool, value: Any, page: bool | None = None, **more: Any) -> int:
+def _show(record: Record, full: bool, value: Any, page: bool = False, **more: Any) -> int:
     """Prints `value` and `more` as JSON, with the record and the flags in which settings were
-    found; None: the screen. `page`: whether to write the page; None where the verb has none.
+    found; None: the screen. `page`: whether the page is written.
     Returns the exit code of the record: 130 of what an interrupted search found so far.
     """
     code = record.closed.exit_code if record.closed is not None else 0
     if value is not None:
-        if page is not None:
-            more["page"] = _page(record) if page else None
+        if page:
+            more["page"] = _page(record)
         command = record.opened.command
         print(
             codec.answer(

@@ -318,7 +318,7 @@ def test_standard_output_on_a_full_disk_is_reported_and_is_no_defect():
 
 
 def test_a_defect_of_ours_shows_where_and_is_exit_code_1(typed, monkeypatch):
-    monkeypatch.setattr(app, "_parse", lambda ours, words: 1 / 0)
+    monkeypatch.setattr(app, "parse", lambda *_: 1 / 0)
     code, _, err = typed("gpus")
     assert code == 1 and "ZeroDivisionError" in err and "defect of brimful" in err
 
@@ -327,18 +327,18 @@ def test_a_defect_of_ours_shows_where_and_is_exit_code_1(typed, monkeypatch):
     ("raised", "code"), [(KeyboardInterrupt(), 130), (Terminated(), 143), (SystemExit(7), 7)]
 )
 def test_signals_have_their_own_exit_codes(typed, monkeypatch, raised, code):
-    monkeypatch.setattr(app, "_parse", Mock(side_effect=raised))
+    monkeypatch.setattr(app, "parse", Mock(side_effect=raised))
     assert typed("gpus")[0] == code
 
 
 @pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.SIG_DFL])
 def test_a_closing_terminal_ends_it_but_not_under_nohup(typed, monkeypatch, handler):
-    def parse(ours, words):
+    def parse(*_):
         signal.raise_signal(signal.SIGHUP)
         raise SystemExit(0)
 
     signal.signal(signal.SIGHUP, handler)
-    monkeypatch.setattr(app, "_parse", parse)
+    monkeypatch.setattr(app, "parse", parse)
     assert typed("gpus")[0] == (143 if handler is signal.SIG_DFL else 0)
 
 

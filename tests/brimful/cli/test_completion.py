@@ -15,10 +15,11 @@ needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="no bash he
 
 
 @pytest.fixture
-def script(typed, tmp_path) -> Path:
-    path = tmp_path / "brimful.bash"
-    assert typed("--install-completion", "--shell", "bash", "--output", str(path))[0] == 0
-    return path
+def script(typed, tmp_path, monkeypatch) -> Path:
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    code, out, _ = typed("--install-completion", "--shell", "bash")
+    assert code == 0
+    return Path(out.partition(":")[0])
 
 
 def completed(script: Path, *words: str) -> list[str]:
@@ -62,9 +63,7 @@ def test_all_verbs_and_all_options_are_offered(script):
     assert {"--gpu", "--gpu-memory"} <= set(completed(script, "predict", "--gpu"))
 
 
-def test_a_script_goes_where_the_shell_looks_for_it_or_where_it_is_told(
-    typed, tmp_path, monkeypatch
-):
+def test_a_script_goes_where_the_shell_looks_for_it(typed, tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "home", lambda: tmp_path / "user")
     code, out, _ = typed("--install-completion", "--shell", "zsh")
     path = Path(out.partition(":")[0])
@@ -73,8 +72,8 @@ def test_a_script_goes_where_the_shell_looks_for_it_or_where_it_is_told(
     assert str(path.parent) in (tmp_path / "user" / ".zshrc").read_text()
 
 
-def test_a_shell_that_is_not_known_is_a_sentence(typed, tmp_path, monkeypatch):
+def test_a_shell_that_is_not_known_is_a_sentence(typed, monkeypatch):
     monkeypatch.setattr(detect, "detect_shell", Mock(side_effect=detect.ShellDetectionError))
-    code, out, err = typed("--install-completion", "--output", str(tmp_path / "script"))
+    code, out, err = typed("--install-completion")
     assert (code, out) == (2, "") and "--shell bash" in err
     assert typed("--install-completion", "--shell", "tcsh")[0] == 2

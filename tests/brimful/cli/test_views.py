@@ -38,7 +38,7 @@ PRINTED: dict[str, tuple[Callable[..., int], Callable[[], Record], str]] = {
         "phases cards not_seen notes host record found_flags",
     ),
     "tune": (
-        lambda record, json: views.show_plan(record, json, False),
+        views.show_plan,
         product.tune_on_cpu,
         "objective settings "
         "command_line verified trials out_of_memory_trials peak_bytes samples_per_s "
