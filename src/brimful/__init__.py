@@ -15,7 +15,7 @@ From Python, what the command line does (each returns a `Record`):
     brimful.compare   two ways to train beside each other: speed, memory, and how soon they learn
     brimful.run       trains with the settings that tune chose; smaller after out of memory
 
-In a notebook `%load_ext brimful` lets records and their answers show themselves as pages.
+In a notebook a record shows itself as a page.
 
 Importing this package imports no torch: the names above are loaded when they are first used.
 """
@@ -45,7 +45,6 @@ _HOMES = {
     "audit": "brimful.verbs.audit",
     "check": "brimful.verbs.check",
     "compare": "brimful.verbs.compare",
-    "load_ipython_extension": "brimful.cli.notebook",  # by its name IPython finds it
     "phase": "brimful_inside.script",
     "predict": "brimful.verbs.predict",
     "read_record": "brimful.record",

@@ -104,8 +104,6 @@ class Progress:
         """
         self._trial, self._number, self._expected = trial, number, expected_total
         self._started, self._newest = self._clock(), None
-        if self._live is None:
-            self._write(self.line())
 
     def trial_progress(self, progress: wire.Progress | None) -> None:
         """The trial is alive; `progress` is the newest report of its process, or None."""
@@ -119,12 +117,13 @@ class Progress:
             self._write(self.line())
 
     def trial_ended(self, result: TrialResult) -> None:
-        """The trial is over; a line with its result stays."""
+        """The trial is over; off a terminal a line says its result."""
         self._durations.append(self._clock() - self._started)
         for name, value in _sizes(result.trial):
             self._most[name] = max(value, self._most.get(name, value))
         self._trial = None
-        self.message(trial_line(self._number, result))
+        if self._live is None:
+            self.message(trial_line(self._number, result))
 
     def message(self, text: str) -> None:
         """A sentence that stays."""

@@ -1,9 +1,5 @@
 """A record as one list of sections, which the terminal, the page and Markdown draw alike."""
 
-import statistics
-from collections.abc import Mapping
-from dataclasses import replace
-
 from brimful.show.check_sections import check_sections
 from brimful.show.comparison_sections import comparison_sections
 from brimful.show.headline import planned_batch_size
@@ -43,45 +39,23 @@ from brimful.show.text import (
     speed_cell,
     subject_of,
     when,
-    worst_memory,
 )
 from brimful.units import counted, noun_of
 from brimful.values import (
     Asked,
     Audit,
     Budget,
-    Closed,
     Estimate,
     HostRoom,
     MemoryEstimate,
-    Opened,
     Outcome,
     Plan,
-    Prediction,
     Record,
-    Setting,
     Source,
     SpeedEstimate,
     TrialKind,
     TrialResult,
 )
-
-_VERBS = {Prediction: "predict", Plan: "tune", Audit: "audit"}
-
-
-def alone(value: Prediction | Plan | Audit) -> Record:
-    """A record of one answer, of which nobody knows when and where it was found: it has no
-    folder.
-    """
-    opened = Opened(0, "", _VERBS[type(value)], (), None, None, None, 0.0)
-    return Record(
-        "",
-        opened,
-        prediction=value if isinstance(value, Prediction) else None,
-        plan=value if isinstance(value, Plan) else None,
-        audit=value if isinstance(value, Audit) else None,
-        closed=Closed(0, 0.0),
-    )
 
 
 def sections(record: Record) -> list[Section]:
@@ -138,7 +112,6 @@ def _plan_sections(record: Record, plan: Plan) -> list[Section]:
         CommandLine("The command to paste", plan.command_line, (note,)),
         *settings_table(plan.settings),
         *_sizes(record, plan),
-        *changes_table(record),
     ]
 
 
@@ -214,105 +187,6 @@ def effective_rows(audit: Audit) -> tuple[tuple[str, Cell], ...]:
         for name, (v, text) in numbers.items()
     )
     return (*rows, *(("note", Cell(note)) for note in audit.notes))
-
-
-# --- before and after ---
-
-
-def changes_table(record: Record) -> list[Section]:
-    """The user's own settings and the plan's side by side; [] where they are the same, or not both
-    speeds were measured.
-    """
-    plan = record.plan
-    if plan is None or plan.gain is None:
-        return []
-    rows = [
-        (
-            Cell(s.name.replace("_", " ")),
-            Cell(setting_text(s.requested)),
-            Cell(setting_text(s.effective)),
-            Cell(""),
-        )
-        for s in plan.settings
-        if s.name == "batch_size" or s.requested not in (None, s.effective)
-    ]
-    before, after = speed_cell(plan.baseline_samples_per_s), speed_cell(plan.samples_per_s)
-    change = replace(_ratio(1, plan.gain.value), note=plan.gain.note)
-    rows.append((Cell("speed"), before, after, change))
-    users_own = {s.name: s.requested for s in plan.settings if s.requested is not None}
-    planned = {s.name: s.effective for s in plan.settings}
-    timed, memory = (
-        (_ran(record, users_own, kind), _ran(record, planned, kind))
-        for kind in (TrialKind.SPEED, TrialKind.MEMORY)
-    )
-    old, new = (runs[-1] if runs else None for runs in (memory if all(memory) else timed))
-    rows += _step_row(*timed) + _peak_row(old, new, plan.peak_bytes, record)
-    columns = (*map(Column, ("", "your settings", "the plan")), Column("change", whole=True))
-    return [Table("Before and after", columns, tuple(rows))]
-
-
-def _ran(
-    record: Record, settings: Mapping[str, Setting | None], kind: TrialKind
-) -> list[TrialResult]:
-    """The trials of these settings, as far as a trial has them; none where the batch size is not
-    among them.
-    """
-
-    completed = (result for result in record.trials if result.outcome is Outcome.COMPLETED)
-    return [
-        result
-        for result in completed
-        if result.trial.kind is kind
-        and "batch_size" in result.trial.settings.keys() & settings.keys()
-        and all(settings.get(name, v) == v for name, v in result.trial.settings.items())
-    ]
-
-
-def _step_row(old: list[TrialResult], new: list[TrialResult]) -> list[tuple[Cell, ...]]:
-    """By the medians of the same runs as the speed above it: the latest of each, as many as ran
-    side by side.
-    """
-    steps = [
-        [statistics.median(result.step_s) for result in runs if result.step_s]
-        for runs in (old, new)
-    ]
-    turns = min(map(len, steps))
-    if not turns:
-        return []
-    note = f"median of {counted(turns, 'run')}"
-    before, after = (statistics.median(medians[-turns:]) for medians in steps)
-    shown = (Cell(seconds_text(t), Source.MEASURED, note=note) for t in (before, after))
-    return [(Cell("time of a step"), *shown, _ratio(before, after))]
-
-
-def _peak_row(
-    old: TrialResult | None, new: TrialResult | None, planned: Estimate | None, record: Record
-) -> list[tuple[Cell, ...]]:
-    """Two peaks of the same memory, or nothing."""
-    memory = record.opened.budget.memory if record.opened.budget else None
-    before = worst_memory(old, memory) if old else None
-    after = worst_memory(new, memory) if new else None
-    value = (
-        after[1]
-        if after
-        else planned.value
-        if planned and planned.source is Source.MEASURED
-        else None
-    )
-    if old is None or before is None or value is None or (after and after[0] != before[0]):
-        return []
-    return [
-        (
-            Cell(f"peak {before[0]} memory"),
-            Cell(bytes_text(before[1]), source_of(old)),
-            Cell(bytes_text(value), source_of(new) if new else Source.MEASURED),
-            _ratio(before[1], value),
-        )
-    ]
-
-
-def _ratio(before: float, after: float) -> Cell:
-    return Cell(f"{after / before:.2f} ×" if before else "", tone="strong")
 
 
 # --- the peaks of a tune ---

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from importlib import import_module
 
 from brimful.units import format_bytes
 from brimful.values.check import Check
@@ -367,3 +368,7 @@ class Record:
     notes: tuple[Diagnostic, ...] = ()
     closed: Closed | None = None
     torn: bool = False  # the last line was cut off and left out
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows. Views stand above values, and are loaded when they are asked."""
+        return import_module("brimful.show.html").render_frame(self)

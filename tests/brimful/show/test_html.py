@@ -144,3 +144,11 @@ def test_the_policy_in_the_page_allows_its_own_script_and_nothing_else() -> None
     (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]+)"', page)
     assert "default-src &#39;none&#39;" in policy and "script-src &#39;sha256-" in policy
     assert "unsafe-eval" not in policy
+
+
+def test_a_notebook_shows_a_record_as_a_page_in_a_frame_of_its_own() -> None:
+    reader = Reader(product.hostile()._repr_html_())
+    ((tag, attributes),) = reader.tags
+    page = attributes["srcdoc"]
+    assert tag == "iframe" and "src" not in attributes and page is not None
+    assert page.startswith("<!doctype html>") and not Reader(page).fetches()

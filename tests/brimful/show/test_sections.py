@@ -9,7 +9,7 @@ from brimful.show.console import make_console, render_text, show_record
 from brimful.show.html import render_page
 from brimful.show.markdown import render_markdown
 from brimful.show.section import CommandLine, Figure, Section, Sentences, Table
-from brimful.show.sections import changes_table, effective_rows, memory_sentences, sections
+from brimful.show.sections import effective_rows, memory_sentences, sections
 from brimful.values import (
     Budget,
     Diagnostic,
@@ -18,7 +18,6 @@ from brimful.values import (
     Point,
     Record,
     Source,
-    TrialKind,
 )
 from tests.brimful.show import product
 from tests.brimful.verbs.world import GIB, MIB
@@ -79,37 +78,6 @@ def test_an_evaluation_that_no_trial_reached_is_not_seen() -> None:
     assert column(table(replace(record, trials=unasked), "Peaks by phase"), "phase") == ["train"]
 
 
-def test_before_and_after_needs_a_gain() -> None:
-    record = product.tune_on_cpu()
-    assert changes_table(replace(record, plan=replace(record.plan, gain=None))) == []
-
-
-def test_the_time_of_a_step_is_of_the_same_runs_as_the_speed() -> None:
-    record = product.tune_on_cpu()
-    slow = [replace(one, step_s=tuple(9 * t for t in one.step_s)) for one in record.trials]
-    own = next(
-        one
-        for one in slow
-        if one.trial.settings["batch_size"] == 64 and one.trial.kind is TrialKind.SPEED
-    )
-    row, tripled, earlier = (
-        next(row for row in table(of, "Before and after").rows if row[0].text == "time of a step")
-        for of in (
-            record,
-            replace(record, trials=(*record.trials, *record.trials, *slow[-1:])),
-            replace(record, trials=(own, *record.trials)),
-        )
-    )
-    assert [cell.note for cell in row[1:3]] == ["median of 2 runs"] * 2
-    assert row[1:3] != tripled[1:3], "the number of runs"
-    assert [cell.text for cell in row[1:3]] == [cell.text for cell in tripled[1:3]], (
-        "one slow run moves no median"
-    )
-    assert earlier == row, (
-        "a run of one's own settings that had none of the plan beside it is in neither"
-    )
-
-
 def test_the_speed_figure_says_why_the_plan_takes_another_size_than_the_medians_name() -> None:
     def sentence(record: Record) -> str:
         return next(
@@ -123,25 +91,6 @@ def test_the_speed_figure_says_why_the_plan_takes_another_size_than_the_medians_
         "512 is the smallest" in said
         and ", by the medians of all runs; the plan takes 256: " in said
     )
-
-
-def test_before_and_after_compares_the_same_memory_or_none() -> None:
-    record = product.tune_on_cpu()
-    peaks = {
-        size: replace(one.peak, device_bytes=GIB)
-        for one in record.trials
-        if (size := one.trial.settings["batch_size"]) and one.peak
-    }
-    trials = [
-        replace(one, peak=peaks[64]) if one.trial.settings["batch_size"] == 64 else one
-        for one in record.trials
-    ]
-    on_card = replace(record.opened, budget=replace(record.opened.budget, memory="device"))
-    extra = replace(
-        record.trials[-1], trial=replace(record.trials[-1].trial, kind=TrialKind.MEMORY)
-    )
-    changed = table(replace(record, opened=on_card, trials=(*trials, extra)), "Before and after")
-    assert not any(name.startswith("peak") for name in column(changed, ""))
 
 
 def test_an_absent_number_of_an_audit_is_a_dash_and_never_nought() -> None:
