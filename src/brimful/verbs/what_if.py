@@ -2,32 +2,39 @@
 on the imaginary card, or estimated, one on top of the other."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice, product
 from typing import NamedTuple
 
-from brimful.decide.memory import remedies
 from brimful.decide.memory.bracket import upper_limit
 from brimful.decide.memory.breakdown import (
     CACHE,
-    GRADIENTS,
-    OPTIMIZER_STATE,
-    PARAMETERS,
     Annotated,
     Breakdowns,
     annotate,
     break_down,
 )
+from brimful.decide.memory.changes import (
+    FREE,
+    MICRO_BATCHES,
+    OF_THE_SCRIPT,
+    SHARDED,
+    Change,
+    Facts,
+    Situation,
+    rounded_sizes,
+)
 from brimful.decide.memory.fit import Card, ExtrapolatedPeaks
 from brimful.decide.memory.intervals import with_part
-from brimful.decide.memory.remedies import Memory, Resize
+from brimful.decide.memory.remedies import (
+    Memory,
+    checkpointing_line,
+    is_worth_it,
+    switched_already,
+)
 from brimful.decide.memory.size_model import SizeModel, fit_size_model
-from brimful.decide.speed import updates
-from brimful.decide.speed.kernels import fit_kernels
-from brimful.decide.speed.predicted import LINKS_REACHED, efficiency_of, predict_speed
-from brimful.decide.speed.updates import Reworked
 from brimful.errors import CUT_SHORT
 from brimful.measure.traces import read_trace, read_traces
 from brimful.units import format_duration
@@ -47,17 +54,10 @@ from brimful.values import (
 from brimful.verbs.imaginary import CardView
 from brimful.verbs.step_speed import has_a_fixed_total, with_whole_steps
 from brimful.verbs.warnings import Answer
-from brimful_inside.simulator.allocator_settings import (
-    conf_in,
-    settings_from,
-    with_expandable_segments,
-)
 from brimful_inside.simulator.program import Program, program_of
 from brimful_inside.simulator.replay import Peaks
-from brimful_inside.simulator.roofline import BY_GRAPH, BY_OPTIMIZER, Kernel
 from brimful_inside.simulator.trace import CardTrace, Trace
 
-_CARDS = (2, 4, 8)  # of one machine
 # Assumed: who has waited so long for the answer gets it before trials of changes are made.
 _LONG_S = 300.0
 
@@ -192,416 +192,168 @@ def what_would_help(
     `step_s`: as it is. `searches`: the largest batch size after a change is worked out as well, by
     one more trace a change, and no change is left out for its time. `noted` gets what cut it short.
     """
-    changes = _Changes(view, answer, explained, step_s, searches)
+    fits = answer.verdict == Verdict.FITS
+    steps = FREE + OF_THE_SCRIPT if fits else FREE + MICRO_BATCHES + OF_THE_SCRIPT + SHARDED
+    made: list[Remedy | NoRemedy | None] = []
+    alone: Remedy | NoRemedy | None = None
+    lab = _Lab(view, answer, explained, searches)
     try:
-        changes.make()
+        now = _as_it_is(view, answer, explained, step_s is not None)
+        alone = lab.best_of(now, rounded_sizes(now))[1]
+        for step in steps:
+            now, remedy = lab.best_of(now, step(now))
+            made.append(remedy)
+            if now.fits and not fits:
+                break
     except CUT_SHORT as stop:
         left_out = "not every change that could lower the peak was looked at"
         known = "the answer is whole, and so are the changes that are shown"
         noted.append(view.trials.session.partial(stop, left_out, known))
-    return WhatIf(tuple(changes.remedies), tuple(changes.others), tuple(changes.instead))
+    return WhatIf(
+        tuple(row for row in made if isinstance(row, Remedy)),
+        tuple(row for row in (alone, *made) if isinstance(row, NoRemedy)),
+        (alone,) if isinstance(alone, Remedy) else (),
+    )
+
+
+def _as_it_is(view: CardView, answer: Answer, explained: Explained, is_timed: bool) -> Situation:
+    trials, conclusion = view.trials, answer.conclusion
+    size = trials.effective(answer.size)
+    program = explained.program.of_sizes(tuple(explained.sizes), explained.program.args)
+    memory = Memory(
+        view.card,
+        program,
+        explained.sizes,
+        explained.annotated,
+        epochs=tuple(view.epochs(size)),
+        comes=bool(view.beside_epochs(size, (program,))),
+    )
+    done, report = trials.completed(), trials.representative().reports[0]
+    # Of a fixed total a step has other micro-batches at each size.
+    of_one_size = has_a_fixed_total(done)
+    sizes = [s for s in done if s == size] if of_one_size else with_whole_steps(done)
+    facts = Facts(
+        gpu=view.gpu,
+        environment={**os.environ, **trials.command.environment},
+        optimizers=[optimizer.name for optimizer in report.optimizers],
+        switched=switched_already(explained.annotated),
+        eval_batch_size=trials.settings.get("eval_batch_size"),
+        ranks=max(view.device.ranks or 1, report.world_size),
+        has_batches=trials.in_batches and conclusion is not None,
+        largest=conclusion.estimate.largest_batch_size if conclusion else None,
+        known_from=min(explained.model.fitted_at) if explained.model else None,
+        of_one_size=of_one_size,
+        is_timed=is_timed,
+    )
+    return Situation(facts, memory, size, {s or 0: trials.read(s).kernels for s in sizes})
 
 
 @dataclass(frozen=True)
-class _State:
-    """What the changes so far lead to. A step has `parts` micro-batches of `batch_size`."""
-
-    memory: Memory
-    batch_size: int | None
-    kernels: Mapping[int, Sequence[Kernel]]  # of a micro-batch, by batch size
-    step_s: Estimate | None
-    parts: int = 1
-    what_ifs: tuple[str, ...] = ()
-    eval_batch_size: int | None = None
-    resizes: tuple[Resize, ...] = ()
-    reworked: tuple[Reworked, ...] = ()  # what the changes make of a step's kernels
-    more_s: float = 0.0  # of a step, beside its kernels
-
-
-@dataclass
-class _Changes:
-    """Each method makes one change where it lowers the peak, and says in `others` why where it does
-    not.
-    """
+class _Lab:
+    """Where changes are made: by arithmetic, or by a trial with all that was switched so far."""
 
     view: CardView
     answer: Answer
     explained: Explained
-    step_s: Estimate | None
     searches: bool
-    remedies: list[Remedy] = field(default_factory=list)
-    others: list[NoRemedy] = field(default_factory=list)
-    instead: list[Remedy] = field(default_factory=list)  # of expandable segments, each alone
 
-    def __post_init__(self) -> None:
-        trials, explained = self.view.trials, self.explained
-        size = trials.effective(self.answer.size)
-        program = explained.program.of_sizes(tuple(explained.sizes), explained.program.args)
-        memory = Memory(
-            self.view.card,
-            program,
-            explained.sizes,
-            explained.annotated,
-            epochs=tuple(self.view.epochs(size)),
-            comes=bool(self.view.beside_epochs(size, (program,))),
-        )
-        done = trials.completed()
-        # Of a fixed total a step has other micro-batches at each size: those of one size say
-        # nothing of another.
-        self.of_one_size = has_a_fixed_total(done)
-        sizes = [s for s in done if s == size] if self.of_one_size else with_whole_steps(done)
-        kernels = {size or 0: trials.read(size).kernels for size in sizes}
-        self.now = _State(memory, size, kernels, self.step_s)
-
-    @staticmethod
-    def fits(state: _State) -> bool:
-        return state.memory.verdict == Verdict.FITS
-
-    def make(self) -> None:
-        self.against_fragmentation()
-        free = (self.expandable_segments, self.fused_optimizer, self.smaller_evaluation)
-        of_the_script = (
-            self.mixed_precision,
-            self.chunked_loss,
-            self.gradient_checkpointing,
-            self.eight_bit_states,
-        )
-        if self.answer.verdict == Verdict.FITS:
-            for change in (*free, *of_the_script):
-                change()
-        else:
-            for change in (*free, self.micro_batches, *of_the_script, self.sharded):
-                change()
-                if self.fits(self.now):
-                    break
-
-    def expandable_segments(self) -> None:
-        code, what = "expandable-segments", "expandable segments"
-        memory = self.now.memory
-        settings = memory.card.settings
-        if not settings.native:
-            return
-        if memory.program.settings_after(settings).expandable_segments:
-            return self._no(code, what, "the command uses them already")
-        card = replace(memory.card, settings=settings._replace(expandable_segments=True))
-        environment = {**os.environ, **self.view.trials.command.environment}
-        how = f"PYTORCH_CUDA_ALLOC_CONF={with_expandable_segments(environment)} before the command"
-        after = replace(self.now, memory=replace(memory, card=card))
-        self._take(code, what, how, Source.PREDICTED, after)
-
-    def against_fragmentation(self) -> None:
-        """What else keeps uneven batches from leaving the reserved memory in pieces."""
-        memory, before = self.now.memory, self.now
-        settings = memory.program.settings_after(memory.card.settings)
-        if not memory.epochs or settings.expandable_segments or not settings.native:
-            return
-        conf = conf_in({**os.environ, **self.view.trials.command.environment})
-        confs = [
-            ",".join(filter(None, (conf, f"roundup_power2_divisions:{divisions}")))
-            for divisions in remedies.DIVISIONS
-        ]
-        rounded = {
-            text: replace(memory, card=replace(memory.card, settings=settings_from(text)))
-            for text in confs
-        }
-        best = min(confs, key=lambda text: rounded[text].rank)
-        how = f"PYTORCH_CUDA_ALLOC_CONF={best} before the command"
-        after = replace(before, memory=rounded[best])
-        if self._take("rounded-sizes", "sizes rounded up", how, Source.PREDICTED, after):
-            self.instead.append(self.remedies.pop())
-            self.now = before
-
-    def fused_optimizer(self) -> None:
-        memory = self.now.memory
-        names = self._optimizers(remedies.FUSED_OPTIMIZERS)
-        if names and any(map(remedies.is_of_the_step, memory.annotated.allocations)):
-            self._take(
-                "fused-optimizer",
-                "a fused optimizer",
-                f'fused=True in {names[0]}, optim="{names[0].lower()}_torch_fused" of '
-                "Transformers' Trainer",
-                Source.ESTIMATE,
-                self._resized(remedies.fused, updates.updated_by(self._update_bytes(memory), 1)),
-                "without the step's temporaries",
-            )
-
-    def _update_bytes(self, memory: Memory) -> int:
-        return updates.update_bytes(memory.bytes_of(GRADIENTS), memory.bytes_of(OPTIMIZER_STATE))
-
-    def _optimizers(self, of: Sequence[str]) -> list[str]:
-        report = self.view.trials.representative().reports[0]
-        return [optimizer.name for optimizer in report.optimizers if optimizer.name in of]
-
-    def smaller_evaluation(self) -> None:
-        """Where evaluation sets the peak: its batch in as few parts as are enough, run where the
-        command has a place for its size, else estimated."""
-        if self.now.memory.phase != "eval":
-            return
-        code, what = "eval-batch", "a smaller evaluation batch"
-        size = self.view.trials.settings.get("eval_batch_size")
-        for parts in remedies.EVALUATION_PARTS:
-            after = self._resized(remedies.evaluation_in(parts))
-            if after.memory.phase != "eval" or self.fits(after):
+    def best_of(
+        self, now: Situation, alternatives: Iterable[Change | NoRemedy]
+    ) -> tuple[Situation, Remedy | NoRemedy | None]:
+        """What the first of them that fits leads to, or the last that lowers the peak; where none
+        does, why."""
+        best: tuple[Situation, Trace | None] | None = None
+        why: NoRemedy | None = None
+        for change in alternatives:
+            made = change if isinstance(change, NoRemedy) else self._made(now, change)
+            if isinstance(made, NoRemedy):
+                why = made
                 break
-        if isinstance(size, int) and size > 1:
-            smaller = max(1, size // parts)
-            wanted = replace(self.now, eval_batch_size=smaller)
-            return self._run(code, what, f"an evaluation batch of {smaller}", wanted)
-        how = f"an evaluation loader with a batch size of its own, 1/{parts} of this or less"
-        self._take(
-            code, what, how, Source.ESTIMATE, after, f"what the evaluation makes in {parts} parts"
-        )
-
-    def micro_batches(self) -> None:
-        """The same batch in parts with the gradients summed: as few as make it fit, else the most
-        that sizes are known for.
-        """
-        size, conclusion, after = self.now.batch_size, self.answer.conclusion, None
-        code, what = "accumulation", "micro-batches"
-        if size is None or conclusion is None or not self.view.trials.in_batches:
-            return
-        if self.now.memory.phase != "train":
-            return
-        largest = conclusion.estimate.largest_batch_size
-        parts = 2 if self.explained.model else size
-        parts = max(2, -(-size // largest) if largest else parts)
-        while parts <= size and (after is None or not self.fits(after)):
-            wanted = replace(self.now, batch_size=-(-size // parts), parts=parts)
-            smaller = self._extrapolated(wanted)
-            if smaller is None and self._takes_too_long(code, what):
+            if best is not None and made[0].memory.rank >= best[0].memory.rank:
                 break
-            if smaller is None and (largest or after is None):
-                _, trace = self._trial(wanted, wanted.batch_size)
-                smaller = None if trace is None else self._traced(wanted, trace)
-            if smaller is None or (after and smaller.memory.rank >= after.memory.rank):
-                break  # what sets the peak then is not the micro-batch
-            after, parts = smaller, 2 * parts
-        if after is None:
-            return
-        known = "a trial at" if self._extrapolated(after) is None else "sizes extrapolated to"
-        self._take(
-            f"accumulation-{after.parts}",
-            f"{after.parts} micro-batches of {after.batch_size}",
-            f"batches of {after.batch_size}, optimizer.step() after every {after.parts} of them, "
-            f"the loss divided by {after.parts}: the same effective batch",
-            Source.ESTIMATE,
-            after,
-            f"{known} batch size {after.batch_size}, with all gradients alive",
-        )
-
-    def mixed_precision(self) -> None:
-        code, what = "mixed-precision", "mixed precision"
-        if remedies.computes_in_half(chain.from_iterable(self.now.kernels.values())):
-            return self._no(code, what, "the command computes in half precision already")
-        self._switch(code, what, "autocast", remedies.autocast_line(self.view.gpu.capability))
-
-    def gradient_checkpointing(self) -> None:
-        self._switch("gradient-checkpointing", "gradient checkpointing", "checkpointing", "")
-
-    def chunked_loss(self) -> None:
-        resize = remedies.chunked_loss(self.now.memory)
-        if resize is not None:
-            self._take(
-                "chunked-loss",
-                "the loss in chunks",
-                "a part of the tokens after the other under torch.utils.checkpoint, or Liger's "
-                "fused cross-entropy",
-                Source.ESTIMATE,
-                self._resized(resize),
-                f"allocations of the logits' size in {remedies.CHUNKS} parts",
-            )
-
-    def eight_bit_states(self) -> None:
-        names = self._optimizers(remedies.EIGHT_BIT_OPTIMIZERS)
-        if names:
-            after = self._resized(remedies.eight_bit)
-            # It updates one tensor after the other.
-            tensors = max(1, self.now.memory.count_of(GRADIENTS))
-            update = updates.updated_by(self._update_bytes(after.memory), tensors)
-            self._take(
-                "optimizer-8bit",
-                "8-bit optimizer states",
-                f"bitsandbytes.optim.{names[0]}8bit in place of {names[0]}",
-                Source.ESTIMATE,
-                replace(after, reworked=(*after.reworked, update)),
-                "arithmetic on the bytes of the states, 1 byte an element and 4 for each "
-                f"{remedies.EIGHT_BIT_BLOCK}",
-            )
-
-    def sharded(self) -> None:
-        """As few cards as make it fit, else the most."""
-        report = self.view.trials.representative().reports[0]
-        if (self.view.device.ranks or 1) > 1 or report.world_size > 1:
-            return
-        memory = self.now.memory
-        whole = remedies.gathered_bytes(memory)
-        peer = efficiency_of(self.view.gpu).peer_bytes_per_s
-        # Parameters are gathered twice.
-        exchanged = 2 * memory.bytes_of(PARAMETERS) + memory.bytes_of(GRADIENTS)
-        for cards in _CARDS:
-            more_s = exchanged * (cards - 1) / cards * self.now.parts / (peer * LINKS_REACHED[1])
-            after = self._resized(remedies.sharded(cards), updates.shared_by(cards), more_s)
-            card, more = after.memory.card.among(cards), after.memory.more_bytes + whole
-            after = replace(after, memory=replace(after.memory, card=card, more_bytes=more))
-            if self.fits(after):
+            best = made
+            if made[0].fits:
                 break
-        how = (
-            "torch.distributed.fsdp.fully_shard on each block and on the model, made on the host "
-            "or the meta device"
-        )
-        basis = (
-            f"1/{cards} of parameters, gradients and states, some blocks whole, NCCL's buffers; "
-            "the exchange hidden by nothing"
-        )
-        self._take("fsdp", f"FSDP over {cards} cards", how, Source.ESTIMATE, after, basis)
-
-    # --- how a change is made
-
-    def _switch(self, code: str, what: str, name: str, how: str) -> None:
-        if code in remedies.switched_already(self.explained.annotated):
-            return self._no(code, what, "the script uses it already")
-        self._run(code, what, how, replace(self.now, what_ifs=(*self.now.what_ifs, name)))
-
-    def _run(self, code: str, what: str, how: str, wanted: _State) -> None:
-        """By a trial with all that was switched so far; what was estimated before is applied to its
-        trace.
-        """
-        if self._takes_too_long(code, what):
-            return
-        result, trace = self._trial(wanted, wanted.batch_size)
-        if trace is None:
-            return self._no(code, what, f"the command fails with it: {_failure(result)}")
-        how = how or remedies.checkpointing_line(trace)
-        if not how:
-            return self._no(
-                code, what, "brimful found no blocks that repeat, and no switch of the model's own"
-            )
-        after = self._traced(wanted, trace)
-        source = Source.ESTIMATE if after.resizes or after.parts > 1 else Source.PREDICTED
-        if self._take(code, what, how, source, after) and self.searches:
-            largest = self._largest(after, trace)
-            self.remedies[-1] = replace(self.remedies[-1], largest_batch_size=largest)
-
-    def _extrapolated(self, wanted: _State) -> _State | None:
-        """What is wanted at its batch size, where the model of sizes holds there."""
-        model, size, annotated = self.explained.model, wanted.batch_size, self.explained.annotated
-        if model is None or size is None or size < min(model.fitted_at):
-            return None
-        return self._with(model.program, model.sizes_at(size), annotated, wanted)
-
-    def _traced(self, wanted: _State, trace: Trace) -> _State:
-        program = self.view.here(program_of(trace))
-        wanted = replace(wanted, kernels={wanted.batch_size or 0: trace.runs})
-        return self._with(program, program.sizes, annotate(trace), wanted)
-
-    def _resized(
-        self, resize: Resize, rework: Reworked | None = None, more_s: float = 0.0
-    ) -> _State:
-        """After a change that arithmetic tells of."""
-        now = self.now
-        return replace(
-            now,
-            memory=now.memory.resized(resize),
-            resizes=(*now.resizes, resize),
-            reworked=(*now.reworked, rework) if rework else now.reworked,
-            more_s=now.more_s + more_s,
+        if best is None:
+            return now, why
+        after, trace = best
+        change, (_, nbytes), (_, before) = after.changes[-1], after.memory.rank, now.memory.rank
+        if after.memory.rank[0] >= now.memory.rank[0] and not is_worth_it(before, nbytes):
+            kind = "predicted" if after.source is Source.PREDICTED else "estimated"
+            higher = "higher" if is_worth_it(nbytes, before) else "no lower"
+            return now, NoRemedy(change.code, change.what, f"the {kind} peak is {higher}")
+        return after, Remedy(
+            change.code,
+            change.what,
+            change.how,
+            after.source,
+            nbytes,
+            after.memory.verdict,
+            after.step_s,
+            self._largest(after, trace) if trace is not None and self.searches else None,
+            change.basis,
         )
 
-    def _with(
-        self, program: Program, sizes: Sequence[int], annotated: Annotated, state: _State
-    ) -> _State:
-        """`state` with the memory of another program, and with what was estimated so far."""
-        memory = Memory(self.now.memory.card, program, sizes, annotated)
-        for resize in state.resizes:
-            memory = memory.resized(resize)
-        return replace(state, memory=memory.with_all_gradients() if state.parts > 1 else memory)
-
-    def _take(
-        self, code: str, what: str, how: str, source: Source, after: _State, basis: str = ""
-    ) -> bool:
-        (badness_before, before_bytes), (badness, after_bytes) = (
-            self.now.memory.rank,
-            after.memory.rank,
-        )
-        if badness >= badness_before and not remedies.is_worth_it(before_bytes, after_bytes):
-            kind = "predicted" if source is Source.PREDICTED else "estimated"
-            higher = "higher" if remedies.is_worth_it(after_bytes, before_bytes) else "no lower"
-            self._no(code, what, f"the {kind} peak is {higher}")
-            return False
-        self.now = after = replace(after, step_s=self._step_s(after))
-        verdict = after.memory.verdict
-        self.remedies.append(
-            Remedy(code, what, how, source, after_bytes, verdict, after.step_s, basis=basis)
-        )
-        return True
-
-    def _takes_too_long(self, code: str, what: str) -> bool:
-        """Whether a trial of a change is left out, as the search took long and nobody asked."""
+    def _made(self, now: Situation, change: Change) -> tuple[Situation, Trace | None] | NoRemedy:
+        """What the change leads to, with the trace that shows it if there is one; or why it cannot
+        be made."""
+        after, known_from = now.followed_by(change), now.facts.known_from
+        if change.batch_size and known_from is not None and change.batch_size >= known_from:
+            model = self.explained.model
+            assert model is not None
+            sizes = model.sizes_at(change.batch_size)
+            return after.on(
+                Memory(self.view.card, model.program, sizes, self.explained.annotated)
+            ), None
+        if not (change.switch or change.eval_batch_size or change.batch_size):
+            return replace(after, memory=change.memory(now.memory)), None
         session = self.view.trials.session
-        too_long = session.elapsed_s > _LONG_S and not self.searches
-        if too_long:
+        if session.elapsed_s > _LONG_S and not self.searches:
             trial_s = max(result.duration_s for result in session.results)
-            self._no(
-                code,
-                what,
+            why = (
                 f"not tried, since trials of up to {format_duration(trial_s)} had taken "
-                f"{format_duration(session.elapsed_s)} by then; --what-if tries it",
+                f"{format_duration(session.elapsed_s)} by then; --what-if tries it"
             )
-        return too_long
+            return NoRemedy(change.code, change.what, why)
+        result, trace = self._trial(after, after.batch_size)
+        how = change.how or (checkpointing_line(trace) if trace is not None else "")
+        if trace is None or not how:
+            why = "brimful found no blocks that repeat, and no switch of the model's own"
+            if trace is None:
+                why = f"the command fails with it: {_failure(result)}"
+            return NoRemedy(change.code, change.what, why)
+        program = self.view.here(program_of(trace))
+        after = replace(
+            now.followed_by(replace(change, how=how)),
+            kernels={after.batch_size or 0: trace.runs},
+        )
+        return after.on(Memory(self.view.card, program, program.sizes, annotate(trace))), trace
 
-    def _no(self, code: str, what: str, why: str) -> None:
-        self.others.append(NoRemedy(code, what, why))
-
-    def _trial(self, state: _State, batch_size: int | None) -> tuple[TrialResult, Trace | None]:
-        """One trial of what was switched, on a card as large as it needs to be, and its trace if it
+    def _trial(self, after: Situation, batch_size: int | None) -> tuple[TrialResult, Trace | None]:
+        """One trial of all changes, on a card as large as it needs to be, and its trace if it
         completed.
         """
         trials = self.view.trials
         trial = trials.trial_at(batch_size, limitless=True)
         settings, sees_eval = dict(trial.settings), trials.evaluation_of is None
-        if state.eval_batch_size is not None:
-            settings["eval_batch_size"], sees_eval = state.eval_batch_size, True
+        for change in after.changes:
+            if change.eval_batch_size is not None:
+                settings["eval_batch_size"], sees_eval = change.eval_batch_size, True
+        what_ifs = tuple(change.switch for change in after.changes if change.switch)
         result = trials.session.run(
-            replace(trial, settings=settings, what_ifs=state.what_ifs, see_eval=sees_eval)
+            replace(trial, settings=settings, what_ifs=what_ifs, see_eval=sees_eval)
         )
         completed = result.outcome is Outcome.COMPLETED
         return result, read_trace(result, trials.session.folder) if completed else None
 
-    def _step_s(self, state: _State) -> Estimate | None:
-        """Of as many micro-batches as make a step, and one update."""
-        step_s = self._with_kernels(state, state.reworked)
-        if step_s is not None and state.parts > 1:
-            memory = state.memory
-            sum_of_all = updates.adding_gradients(
-                memory.bytes_of(GRADIENTS), memory.count_of(GRADIENTS)
-            )
-            micro_s = self._with_kernels(state, (sum_of_all,))
-            step_s = micro_s and updates.micro_batches_s(step_s, micro_s, state.parts)
-        return step_s and step_s.with_all(lambda seconds: seconds + state.more_s)
-
-    def _with_kernels(self, state: _State, reworked: Sequence[Reworked]) -> Estimate | None:
-        steps = state.kernels
-        if self.of_one_size and state.parts > 1:
-            return None
-        engines = {kernel.engine for kernels in steps.values() for kernel in kernels}
-        if reworked and BY_GRAPH in engines and BY_OPTIMIZER not in engines:
-            return None  # the update is in the graph, and nobody knows which kernels it is
-        for rework in reworked:
-            steps = {size: rework(kernels) for size, kernels in steps.items()}
-        kernels = fit_kernels(steps)
-        if kernels is None or self.step_s is None:
-            return None
-        speed = predict_speed(kernels, self.view.gpu, state.batch_size, None, None)
-        return speed.step_s if speed is not None else None
-
-    def _largest(self, after: _State, trace: Trace) -> int | None:
+    def _largest(self, after: Situation, trace: Trace) -> int | None:
         """The largest batch size that would fit, extrapolated from this trace and one at a smaller
         size; None if that fails.
         """
         conclusion, size = self.answer.conclusion, after.batch_size
         if conclusion is None or conclusion.estimate.ignores_batch_size:
             return None
-        if after.resizes or after.parts > 1 or size is None:
+        if after.source is Source.ESTIMATE or size is None:
             return None
         small = next((traced for traced in sorted(conclusion.traced) if traced < size), None)
         small_trace = None if small is None else self._trial(after, small)[1]

@@ -7,6 +7,7 @@ import pytest
 
 from brimful import predict
 from brimful.decide.memory import uneven
+from brimful.decide.memory.changes import Situation
 from brimful.decide.memory.remedies import Memory
 from brimful.decide.memory.size_model import fit_size_model
 from brimful.errors import Interrupted, Terminated
@@ -87,7 +88,7 @@ def test_micro_batches_are_traced_where_no_model_gives_their_sizes():
 
 def test_micro_batches_are_halved_no_further_where_something_else_sets_the_peak(monkeypatch):
     there = Ragged(dataset=None)
-    monkeypatch.setattr(what_if._Changes, "fits", lambda self, state: False)
+    monkeypatch.setattr(Situation, "fits", False)
     monkeypatch.setattr(Memory, "rank", property(lambda self: (0, GIB)))
     run(there)
     limitless = [t.settings["batch_size"] for t in there.launched if t.capacity_bytes is None]
