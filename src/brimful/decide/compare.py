@@ -303,11 +303,11 @@ def verdict(
     soon = learned.quantities[-1]
     ratio = soon.ratio
     assert ratio is not None  # of at least one pair, else it is unclear
-    times = f"{ratio.value:.3g} × the time"
+    reaches = f"reaches the same loss in {ratio.value:.3g}x the time"
     if soon.differs and ratio.value >= 1 + TOLERANCE:
-        return f"{faster} and needs {times} to the same loss: do not take it", "A"
+        return f"{faster} but {reaches}. Use A", "A"
     if soon.differs and ratio.value <= 1 - TOLERANCE:
-        return f"{faster} and comes to the same loss in {times}: take it", "B"
+        return f"{faster} and {reaches}. Use B", "B"
     return f"{faster}; {_not_apart(ratio, learned.spread, basis, pairs)}", None
 
 
@@ -316,13 +316,15 @@ def _speed_text(speed: Quantity | None) -> str:
         return "B trains"
     may_be_noise = speed.ratio.low is not None and not speed.differs
     if may_be_noise or abs(speed.ratio.value - 1) < TOLERANCE:
-        return "B processes as many samples a second"
-    return f"B processes {speed.ratio.value:.3g} × the samples a second"
+        return "B is as fast as A"
+    if speed.ratio.value >= 1:
+        return f"B is {speed.ratio.value:.3g}x faster"
+    return f"B runs at {speed.ratio.value:.3g}x the speed"
 
 
 def _not_apart(ratio: Estimate, spread: float, basis: str, pairs: int) -> str:
     low, high = ratio.low or ratio.value, ratio.high or ratio.value
-    between = f"its time to the same loss is {low:.3g} to {high:.3g} × that of A"
+    between = f"it reaches the same loss in {low:.3g}x to {high:.3g}x the time"
     if high - low <= 2 * TOLERANCE:
         return f"{between}: no difference that matters, by {basis}"
     wanted = max(abs(math.log(ratio.value)), TOLERANCE)

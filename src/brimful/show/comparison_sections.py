@@ -20,7 +20,7 @@ def _loss_text(value: float | None) -> str:
 
 
 _NAMES: dict[str, tuple[str, Callable[[float | None], str]]] = {
-    "samples_per_s": ("samples a second", speed_text),
+    "samples_per_s": ("samples/s", speed_text),
     "step_s": ("time of a step", seconds_text),
     "epoch_s": ("time of an epoch", seconds_text),
     "samples_per_step": ("samples in a step", count_text),
@@ -39,10 +39,7 @@ def comparison_sections(comparison: Comparison) -> list[Section]:
     """What matters most first: the table, then the sides, then their curves."""
     rows = tuple(_row(quantity, comparison) for quantity in comparison.quantities)
     columns = (Column(""), Column("A", True, True), Column("B", True, True), Column("B / A", True))
-    note = (
-        "~: noise leaves room for no difference at all. Ratios have 95 % intervals where noise is "
-        "known."
-    )
+    note = "~ no clear difference (the 95 % interval includes 1)."
     title = f"{comparison.source.value.capitalize()}: {comparison.basis}"
     table = Table(title, columns, rows, (note,))
     parts: list[Section] = [table, Facts("The two", tuple(map(_fact, comparison.sides)))]

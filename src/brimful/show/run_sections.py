@@ -182,19 +182,24 @@ def _trial_row(
     number: int, result: TrialResult, memory: str | None, kind: str | None
 ) -> tuple[Cell, ...]:
     rate = result.samples_per_s
-    caught = ", caught by the script" if result.failure and result.failure.caught else ""
     return (
         Cell(str(number)),
         Cell(kind_text(result.trial)),
         Cell(settings_text(result.trial.settings)),
-        Cell(
-            OUTCOMES[result.outcome].text + caught,
-            tone="" if result.outcome is Outcome.COMPLETED else "bad",
-        ),
+        outcome_cell(result),
         _trial_peak(result, memory, kind),
         ABSENT if rate is None else Cell(speed_text(rate), Source.MEASURED),
         Cell(seconds_text(result.duration_s)),
     )
+
+
+def outcome_cell(execution: Execution) -> Cell:
+    """An exit code without an exception is no error that the script raised."""
+    failure, text = execution.failure, OUTCOMES[execution.outcome].text
+    if execution.outcome is Outcome.CRASHED and failure is None:
+        text = "failed"
+    caught = ", caught by the script" if failure is not None and failure.caught else ""
+    return Cell(text + caught, tone="" if execution.outcome is Outcome.COMPLETED else "bad")
 
 
 def _trial_peak(result: TrialResult, memory: str | None, kind: str | None) -> Cell:
@@ -363,10 +368,7 @@ def _ended_cells(attempt: Attempt) -> tuple[Cell, ...]:
     """Its outcome, steps, speed, peak and time."""
     peak, rate = worst_memory(attempt), attempt.samples_per_s
     return (
-        Cell(
-            OUTCOMES[attempt.outcome].text,
-            tone="" if attempt.outcome is Outcome.COMPLETED else "bad",
-        ),
+        outcome_cell(attempt),
         Cell(f"{attempt.steps:,}"),
         ABSENT if rate is None else Cell(speed_text(rate)),
         ABSENT if peak is None else Cell(bytes_text(peak[1])),

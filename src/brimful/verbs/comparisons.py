@@ -165,7 +165,7 @@ def _warnings(runs: Sequence[Sequence[TrialResult]]) -> list[Diagnostic]:
             warnings.append(
                 Diagnostic(
                     "drift",
-                    f"{name}'s last run has {rates[-1] / rates[0]:.2g} × the speed of its first",
+                    f"{name}'s last run has {rates[-1] / rates[0]:.2g}x the speed of its first",
                     "a machine that warms up, or is used by others, changes both by turns, and "
                     "the intervals are wide for it",
                     "compare again on a quiet machine, or with more --pairs",
@@ -225,7 +225,7 @@ def _with_memory(sentence: str, quantities: Sequence[Quantity]) -> str:
     if memory is None or memory.ratio is None:
         return sentence
     first, _, rest = sentence.partition(";")
-    taken = f"takes {memory.ratio.value:.3g} × the device memory"
+    taken = f"takes {memory.ratio.value:.3g}x the device memory"
     return f"{first} and {taken};{rest}" if rest else f"{first} and {taken}"
 
 

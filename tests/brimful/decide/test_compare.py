@@ -74,16 +74,15 @@ def said(speed: float, of: list[tuple[Course, Course]]) -> tuple[str, str | None
             {"batch": 64, "per_sample": 0.3},
             0.01,
             "A",
-            r"B processes 2 × the samples a second and needs 1\..*× the time to the same loss: do "
-            "not take it",
+            r"B is 2x faster but reaches the same loss in 1\..*x the time. Use A",
         ),
-        (2.0, {"batch": 64}, 0.01, "B", r".*comes to the same loss in 0\.49.*× the time: take it"),
+        (2.0, {"batch": 64}, 0.01, "B", r".*reaches the same loss in 0\.49.*x the time. Use B"),
         (
             1.0,
             {},
             0.0,
             None,
-            "B processes as many samples a second; .*no difference that matters.*",
+            "B is as fast as A; .*no difference that matters.*",
         ),
         (
             1.0,
@@ -105,7 +104,7 @@ def test_samples_a_second_and_what_each_teaches_decide_and_noise_asks_for_more_r
 def test_what_is_predicted_has_no_noise_that_could_hide_a_difference():
     speed = Quantity("samples_per_s", 1.0, 0.8, Estimate(0.8, Source.PREDICTED))
     sentence, _ = verdict(speed, None, "nothing was trained", "", 1)
-    assert sentence.startswith("B processes 0.8 × the samples a second")
+    assert sentence.startswith("B runs at 0.8x the speed")
 
 
 def test_a_loss_that_does_not_fall_tells_nothing_of_the_time_to_it():
@@ -152,7 +151,7 @@ def test_losses_are_compared_at_equal_samples_and_at_equal_time():
 
 def test_what_was_not_compared_is_said_with_its_reason():
     assert verdict(faster(1.4), None, "no loss was seen", "4 runs", 2) == (
-        "B processes 1.4 × the samples a second; learning was not compared: no loss was seen",
+        "B is 1.4x faster; learning was not compared: no loss was seen",
         None,
     )
 

@@ -1,6 +1,7 @@
 """`brimful compare` as a user calls it, on trainings of a second."""
 
 import os
+import re
 import shlex
 import signal
 import sys
@@ -151,7 +152,7 @@ def test_interrupted_after_a_pair_it_says_what_that_pair_showed(folder: Path):
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
-    assert "B processes" in out and "interrupted after" in out
+    assert re.search("B (is|runs)", out) and "interrupted after" in out
 
 
 def test_a_plan_is_compared_with_the_users_own_settings(folder: Path):
@@ -163,7 +164,7 @@ def test_a_plan_is_compared_with_the_users_own_settings(folder: Path):
     own, planned = (side["settings"].get("batch_size") for side in result.json["sides"])
     assert own in (None, 8)
     assert planned == 64
-    assert result.json["verdict"].startswith("Your own settings (A), the plan (B): B processes")
+    assert result.json["verdict"].startswith("Your own settings (A), the plan (B): B ")
 
 
 def test_predictions_are_compared_on_a_card_that_is_not_here(folder: Path):

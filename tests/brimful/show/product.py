@@ -243,7 +243,7 @@ def checked() -> Record:
             (Judged("peak_device_bytes", 4 * GIB, 3 * GIB, "+2 %", None),),
             notes=("the baseline is of torch 2.8.0, and this is 2.9.1",),
         ),
-        CheckedJob("old", "python old.py", "t4", 5, failed=(f"{MESSAGE}. Mend it first.",)),
+        CheckedJob("old", "python old.py", "t4", 5, failed=(f"{MESSAGE}.",)),
     )
     opened = replace(predict_fits().opened, verb="check", command=None, device=None, budget=None)
     record = Record("", opened, closed=Closed(5, STARTED))

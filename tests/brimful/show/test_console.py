@@ -23,6 +23,7 @@ from brimful.show.html import render_page
 from brimful.show.machine_sections import doctor_sections, gpu_sections
 from brimful.show.markdown import render_markdown
 from brimful.show.queues import request_facts
+from brimful.show.sections import sections
 from brimful.values import Diagnostic, Estimate, Source
 from tests.brimful.show import product
 from tests.brimful.show.test_queues import ASKED
@@ -30,7 +31,7 @@ from tests.brimful.show.test_queues import ASKED
 FOLDER = Path(__file__).parent / "screens"
 WIDTH = 80
 SHORT = [name for name in product.ALL if not name.startswith("hostile")]
-FULL = ("predict-fits", "predict-out-of-memory", "tune-cpu", "script-raised", "run-failed")
+DETAILS = ("predict-out-of-memory", "tune-cpu")
 
 SCREENS: dict[str, Callable[[Console], None]] = {
     **{
@@ -38,8 +39,10 @@ SCREENS: dict[str, Callable[[Console], None]] = {
         for name in SHORT
     },
     **{
-        f"{name}-full": lambda c, name=name: screens.show_record(c, product.ALL[name]())
-        for name in FULL
+        f"{name}-details": lambda c, name=name: screens.show_sections(
+            c, [section for section in sections(product.ALL[name]()) if section.detail]
+        )
+        for name in DETAILS
     },
     "gpus": lambda c: screens.show_sections(
         c,
@@ -59,7 +62,6 @@ SCREENS: dict[str, Callable[[Console], None]] = {
         c,
         CommandFailed(
             "The script raised an error.",
-            suggestion="Mend it first.",
             traceback="Traceback …\nKeyError: [red]",
         ),
     ),

@@ -25,7 +25,7 @@ def codes(record: Record) -> set[str]:
 def test_without_a_loss_the_speeds_are_compared_and_the_reason_is_a_whole_sentence():
     record = compared(World())
     assert headline(record).sentence == (
-        "B processes 1.41 × the samples a second; learning was not compared: no loss was seen at "
+        "B is 1.41x faster; learning was not compared: no loss was seen at "
         "each step (backward() starts from no single number, or the samples of a step are not "
         "known)."
     )
@@ -44,7 +44,7 @@ def test_runs_that_come_to_their_own_end_are_not_said_to_take_the_time_they_were
 def test_a_batch_whose_steps_teach_no_more_is_not_worth_its_time():
     record = compared(Learning(teaches=0.0))
     assert record.comparison is not None and record.comparison.better == "A"
-    assert headline(record).sentence.endswith("to the same loss: do not take it.")
+    assert headline(record).sentence.endswith("x the time. Use A.")
 
 
 def test_the_same_learning_rate_at_another_batch_size_is_said():
