@@ -220,8 +220,22 @@ TOLD_TO_END: dict[str, type[BrimfulError]] = {
 }
 
 
-# What ends a search before its end: what is known by then is the answer.
-CUT_SHORT = (Interrupted, Terminated, TimeIsUp, KeyboardInterrupt)
+# What ends work before its end: what is known by then is the answer.
+STOPS = (Interrupted, Terminated, TimeIsUp, KeyboardInterrupt)
+
+
+class UntilStopped:
+    """Work in a `with` block that ends where it is told to stop; `stop` is then what told it."""
+
+    def __init__(self) -> None:
+        self.stop: BaseException | None = None
+
+    def __enter__(self) -> "UntilStopped":
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        self.stop = error if isinstance(error, STOPS) else None
+        return self.stop is not None
 
 
 def not_writable(problem: str, error: OSError) -> UsageError:

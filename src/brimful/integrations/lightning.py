@@ -88,6 +88,8 @@ class BrimfulBatchSizeFinder(BatchSizeFinder):
         )
         with _left_as_it_is(trainer) as restore:
             conclusion = run_search(search, lambda size: self._try(trainer, memory, size, restore))
+            if conclusion.stop is not None:
+                raise conclusion.stop
             if conclusion.largest is None:
                 raise DoesNotFit(
                     "No batch size ran within the memory",

@@ -13,7 +13,7 @@ from brimful.decide.memory.search_traced import NOT_FOLLOWED, MemoryConclusion
 from brimful.decide.run.settings import BATCH_SIZE
 from brimful.decide.speed.epoch import epoch_of
 from brimful.decide.tune.sizes import between_traces, tried_sizes
-from brimful.errors import UsageError
+from brimful.errors import UntilStopped, UsageError
 from brimful.outcomes import SCRIPT_FAILED
 from brimful.units import noun_of
 from brimful.values import (
@@ -69,6 +69,17 @@ def asked_about(trials: Trials, began: Start, noted: list[Diagnostic]) -> tuple[
     as_it_stands = "brimful predicts the command as it stands"
     noted.append(Diagnostic("no-batch-size", why.problem, as_it_stands, why.suggestion))
     return False, None
+
+
+def find(view: CardView, began: Start, noted: list[Diagnostic]) -> Answer:
+    """The answer for one card; what is known by then, where the work was told to stop. Raises what
+    told it where nothing is known."""
+    asked = began.asked
+    with UntilStopped() as work:
+        has_a_place, asked = asked_about(view.trials, began, noted)
+        return by_search(view, has_a_place, asked)
+    assert work.stop is not None
+    return so_far(view, asked, work.stop, noted)
 
 
 def by_search(view: CardView, has_a_place: bool, asked: int | None) -> Answer:

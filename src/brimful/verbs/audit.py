@@ -11,7 +11,7 @@ from brimful.decide.audit.requests import requests_in
 from brimful.decide.host_room import host_room
 from brimful.decide.loaders_seen import batches_per_step, loaders, mean_share
 from brimful.decide.run.settings import BATCH_SIZE, EVAL_BATCH_SIZE
-from brimful.errors import CUT_SHORT
+from brimful.errors import UntilStopped
 from brimful.measure.traces import read_trace
 from brimful.values import (
     Asked,
@@ -80,21 +80,22 @@ def audit(
         if is_placed:
             trial = replace(trial, command=_placed(session, began, trial))
         before = len(session.results)  # of trials that found the place
-        try:
-            result = session.run(trial, expected_total=1)
-        except CUT_SHORT as stop:
-            result = next(iter(session.results[before:]), None)
-            if result is None or not any(report.steps for report in result.reports):
-                raise
+        with UntilStopped() as work:
+            session.run(trial, expected_total=1)
+        result = next(iter(session.results[before:]), None)
+        has_steps = result is not None and any(report.steps for report in result.reports)
+        if work.stop is not None:
+            if not has_steps:
+                raise work.stop
             less = "what is said rests on the steps that ran by then"
-            session.note(session.partial(stop, less))
-        else:
-            if result.outcome is Outcome.TIMED_OUT and any(r.steps for r in result.reports):
-                end = error_of(session, result)
-                why = f"what is said rests on less: {end.explanation}"
-                session.note(Diagnostic("partial", end.problem, why, end.suggestion))
-            else:
-                require_steps(session, result)
+            session.note(session.partial(work.stop, less))
+        assert result is not None  # a session keeps each trial that ran
+        if work.stop is None and result.outcome is Outcome.TIMED_OUT and has_steps:
+            end = error_of(session, result)
+            why = f"what is said rests on less: {end.explanation}"
+            session.note(Diagnostic("partial", end.problem, why, end.suggestion))
+        elif work.stop is None:
+            require_steps(session, result)
         devices.require_that_card(began.device, result)
         trace = read_trace(result, session.folder)
         result = _with_context(result, trace)

@@ -13,11 +13,11 @@ from brimful import command as commands
 from brimful.decide.check import baseline_of, grows, judged, limits_of, require_known, to_keep
 from brimful.decide.run.settings import BATCH_SIZE
 from brimful.errors import (
-    CUT_SHORT,
     BrimfulError,
     DoesNotFit,
     Interrupted,
     Terminated,
+    UntilStopped,
     UsageError,
 )
 from brimful.units import parse_batch_size
@@ -70,7 +70,7 @@ def check(
             raise UsageError(f"the folder {snapshot} cannot be made: {error.strerror}") from error
     checked: list[CheckedJob] = []
     ended = 0
-    try:
+    with UntilStopped() as work:
         for name, job in chosen.items():
             options.watcher.message(f"job {name}")
             file = snapshot and snapshot / f"{name.replace('/', '-')}.pickle"
@@ -78,10 +78,10 @@ def check(
             checked.append(result)
             if update and now is not None:
                 baselines[name] = to_keep(now)
-    except CUT_SHORT as stop:
+    if work.stop is not None:
         if not checked:
-            raise
-        ended = getattr(stop, "exit_code", Interrupted.exit_code)
+            raise work.stop
+        ended = getattr(work.stop, "exit_code", Interrupted.exit_code)
         why = (f"interrupted: {NOT_LOOKED_AT}",)
         left = [name for name in chosen if name not in {job.name for job in checked}]
         checked += [replace(_job(name, jobs[name]), exit_code=ended, failed=why) for name in left]

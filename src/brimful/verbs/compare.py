@@ -10,7 +10,7 @@ from brimful import command as commands
 from brimful import masking
 from brimful.decide.run import settings as run_settings
 from brimful.decide.tune.plan import command_line
-from brimful.errors import CUT_SHORT, BrimfulError, UsageError
+from brimful.errors import BrimfulError, UntilStopped, UsageError
 from brimful.record import record_home
 from brimful.units import counted, format_duration
 from brimful.values import (
@@ -224,7 +224,7 @@ def _run_by_turns(
     short, where a whole pair had run before.
     """
     seeded = [way.seeded() for way in ways]
-    try:
+    with UntilStopped() as work:
         for pair in range(pairs):
             for number in (0, 1) if pair % 2 == 0 else (1, 0):
                 side, (way, seed) = sides[number], seeded[number]
@@ -232,11 +232,9 @@ def _run_by_turns(
                 result = session.run(trial, expected_total=2 * pairs)
                 _require(session, result, NAMES[number], side, way)
                 side.runs.append(result)
-    except CUT_SHORT as stop:
-        if not all(side.runs for side in sides):
-            raise
-        return stop
-    return None
+    if work.stop is not None and not all(side.runs for side in sides):
+        raise work.stop
+    return work.stop
 
 
 def _trial(way: Way, until: Until, seed: int | None) -> Trial:

@@ -12,7 +12,7 @@ from itertools import product
 from brimful.decide.loaders_seen import loaders
 from brimful.decide.memory.size_model import SizeModel, fit_size_model
 from brimful.decide.run.settings import BATCH_SIZE
-from brimful.errors import CUT_SHORT, BrimfulError, CommandFailed, DoesNotFit, UsageError
+from brimful.errors import BrimfulError, CommandFailed, DoesNotFit, UntilStopped, UsageError
 from brimful.values import (
     NOT_LOOKED_AT,
     Diagnostic,
@@ -62,8 +62,8 @@ class _Row:
         try:
             replayers_of_trial(self.view, size)
         except (CommandFailed, DoesNotFit) as error:
-            if size not in self.view.trials.results or isinstance(error, CUT_SHORT):
-                raise  # there is no such command
+            if size not in self.view.trials.results or self.view.trials.session.stop:
+                raise  # there is no such command, or no more time
             self.errors[size] = error
 
     def replayers(self, size: int | None) -> Replayers | None:
@@ -86,21 +86,21 @@ def grid_of(
     the first error where the command trains in no cell.
     """
     rows: list[_Row] = []
-    try:
+    with UntilStopped() as work:
         _add_rows(rows, session, began, grid)
         table = _Table(rows, grid)
         table.look_at_the_best()
         return *table.answer(), table.in_order()
-    except CUT_SHORT as stop:
-        rows = [row for row in rows if row.view.trials.results]
-        table = _Table(rows, grid)
-        if table.best is None:
-            raise
-        left_out = "the best combination may be another, since it was not looked at by itself"
-        if any(cell.problem == NOT_LOOKED_AT for cell in table.in_order()):
-            left_out = "not every combination was looked at, and the best may be another"
-        noted.append(session.partial(stop, left_out))
-        return *table.answer(), table.in_order()
+    assert work.stop is not None
+    rows = [row for row in rows if row.view.trials.results]
+    table = _Table(rows, grid)
+    if table.best is None:
+        raise work.stop
+    left_out = "the best combination may be another, since it was not looked at by itself"
+    if any(cell.problem == NOT_LOOKED_AT for cell in table.in_order()):
+        left_out = "not every combination was looked at, and the best may be another"
+    noted.append(session.partial(work.stop, left_out))
+    return *table.answer(), table.in_order()
 
 
 class _Table:

@@ -15,7 +15,7 @@ from brimful.decide.next_command import after_prediction, recommended
 from brimful.decide.run.settings import BATCH_SIZE
 from brimful.decide.speed.epoch import epoch_of, loading_of
 from brimful.decide.tune.sizes import sizes_to_show
-from brimful.errors import CUT_SHORT, UsageError
+from brimful.errors import UntilStopped, UsageError
 from brimful.measure.traces import cards_of
 from brimful.values import (
     CardAnswer,
@@ -29,7 +29,7 @@ from brimful.values import (
     TriedSize,
     Verdict,
 )
-from brimful.verbs.answers import asked_about, by_search, sizes_of, so_far, timed_batch
+from brimful.verbs.answers import find, sizes_of, timed_batch
 from brimful.verbs.devices import CardRequest
 from brimful.verbs.exports import require_writable, write_snapshot
 from brimful.verbs.grid import MOST_CELLS, grid_of, without_effect
@@ -110,14 +110,9 @@ def predict(
             timed, settings = timed_batch(began), began.other_values()
             view = view_of(session, began, settings, time_loader=timed, unknown=sets[0])
             session.limits_the_whole = True
-            asked = began.asked
-            try:
-                has_a_place, asked = asked_about(view.trials, began, noted)
-                answer = by_search(view, has_a_place, asked)
-            except CUT_SHORT as stop:
-                answer = so_far(view, asked, stop, noted)
+            answer = find(view, began, noted)
         trials, is_open, prediction = view.trials, began.asked is None, None
-        try:
+        with UntilStopped() as work:
             explained = explain(view, answer)
             if explained is not None:
                 answer = opened_downwards(view.card, answer, explained)
@@ -140,9 +135,10 @@ def predict(
                     session.note(written)
                 else:
                     prediction = replace(prediction, written=(written,))
-        except CUT_SHORT as stop:
-            prediction = prediction or _prediction(view, answer, None, noted)
-            note = session.partial(stop, "the answer is there, and not all that is said beside it")
+        prediction = prediction or _prediction(view, answer, None, noted)
+        if work.stop is not None:
+            left_out = "the answer is there, and not all that is said beside it"
+            note = session.partial(work.stop, left_out)
             prediction = replace(prediction, warnings=(*prediction.warnings, note))
         session.keep(
             replace(

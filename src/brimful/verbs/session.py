@@ -15,7 +15,7 @@ from brimful import command as commands
 from brimful import masking
 from brimful.codec import SCHEMA, Entry
 from brimful.decide.batch_size_place import AUTO
-from brimful.errors import BrimfulError, DiskFull, Interrupted, Terminated, TimeIsUp
+from brimful.errors import STOPS, BrimfulError, DiskFull, Interrupted, Terminated, TimeIsUp
 from brimful.measure import carry_over, host, kept_files, sources
 from brimful.measure.shared_imports import SharedImports
 from brimful.measure.trial import run_trial
@@ -106,6 +106,18 @@ class Session:
         up, and what cut the work short before; other outcomes are the caller's."""
         if self.stop is not None:
             raise self.stop
+        try:
+            return self._run(trial, expected_total, named)
+        except STOPS as stop:
+            self.stop = stop
+            raise
+
+    def _run(
+        self,
+        trial: Trial,
+        expected_total: int | None,
+        named: Callable[[TrialResult], TrialResult],
+    ) -> TrialResult:
         trial, was_last = self._in_time(trial)
         number, watcher = len(self.results) + 1, self.options.watcher
         watcher.trial_started(trial, number, expected_total)

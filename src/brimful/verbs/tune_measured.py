@@ -31,7 +31,7 @@ from brimful.decide.run.settings import BATCH_SIZE, EVAL_BATCH_SIZE, WORKERS
 from brimful.decide.tune.objective import fits_budget, peak_bytes
 from brimful.decide.tune.problem import Request, SpeedProblem
 from brimful.decide.tune.search import Search
-from brimful.errors import CUT_SHORT, BrimfulError, DoesNotFit, TimeIsUp, TrialFailed
+from brimful.errors import BrimfulError, DoesNotFit, TrialFailed, UntilStopped
 from brimful.outcomes import OUT_OF_MEMORY
 from brimful.units import format_bytes, noun_of
 from brimful.values import (
@@ -213,18 +213,11 @@ def _search_memory(
     the search before its time.
     """
     limits, budget = Limits(max_batch_size=session.options.max_batch_size), task.start.budget
-    stopped: list[BaseException] = []
 
     def measured(size: int) -> Measured:
-        try:
-            result = task.tried.get(size) or session.run(
-                task.trial(session, TrialKind.MEMORY, {BATCH_SIZE: size})
-            )
-        except CUT_SHORT as stop:
-            session.ended_early(stop)
-            stopped.append(stop)
-            words = "the time limit" if isinstance(stop, TimeIsUp) else "an interrupt"
-            return Measured(Outcome.INTERRUPTED, failure=words)
+        result = task.tried.get(size) or session.run(
+            task.trial(session, TrialKind.MEMORY, {BATCH_SIZE: size})
+        )
         require_steps_or_memory(session, result)
         require_that_card(task.start.device, result)
         is_fine = result.outcome is Outcome.COMPLETED or result.outcome in OUT_OF_MEMORY
@@ -252,7 +245,9 @@ def _search_memory(
         dataset_length=lengths[-1] if lengths else None,
         loader_cap=conclusion.estimate.loader_cap,
     )
-    return conclusion, limits, next(iter(stopped), None)
+    if conclusion.stop is not None:
+        session.ended_early(conclusion.stop)
+    return conclusion, limits, conclusion.stop
 
 
 def _room(session: Session, task: Task, batch_size: int) -> LoaderPlan:
@@ -334,18 +329,18 @@ def _search_speed(
             trial = replace(trial, steps=SETTLED, settles_after=SETTLED, as_drawn=True)
         return session.run(trial, expected_total=max(expected, len(session.results) + 1))
 
-    try:
+    with UntilStopped() as work:
         if stop is not None:
             raise stop
         run_search(search.steps(), run)
+    if work.stop is None:
         return SearchEnd(search.result())
-    except CUT_SHORT as stop:
-        # a CPU's trials of memory are slower
-        if not task.on_cpu or task.objective is Objective.LARGEST:
-            search.learn(result for result in session.results if trained(result))
-        if search.result().chosen is None:
-            raise
-        return SearchEnd(search.result(), session.ended_early(stop))
+    # a CPU's trials of memory are slower
+    if not task.on_cpu or task.objective is Objective.LARGEST:
+        search.learn(result for result in session.results if trained(result))
+    if search.result().chosen is None:
+        raise work.stop
+    return SearchEnd(search.result(), session.ended_early(work.stop))
 
 
 def _nothing_fits(session: Session, task: Task) -> BrimfulError:

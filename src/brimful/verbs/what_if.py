@@ -35,7 +35,7 @@ from brimful.decide.memory.remedies import (
     switched_already,
 )
 from brimful.decide.memory.size_model import SizeModel, fit_size_model
-from brimful.errors import CUT_SHORT
+from brimful.errors import UntilStopped
 from brimful.measure.traces import read_trace, read_traces
 from brimful.units import format_duration
 from brimful.values import (
@@ -197,7 +197,7 @@ def what_would_help(
     made: list[Remedy | NoRemedy | None] = []
     alone: Remedy | NoRemedy | None = None
     lab = _Lab(view, answer, explained, searches)
-    try:
+    with UntilStopped() as work:
         now = _as_it_is(view, answer, explained, step_s is not None)
         alone = lab.best_of(now, rounded_sizes(now))[1]
         for step in steps:
@@ -205,10 +205,10 @@ def what_would_help(
             made.append(remedy)
             if now.fits and not fits:
                 break
-    except CUT_SHORT as stop:
+    if work.stop is not None:
         left_out = "not every change that could lower the peak was looked at"
         known = "the answer is whole, and so are the changes that are shown"
-        noted.append(view.trials.session.partial(stop, left_out, known))
+        noted.append(view.trials.session.partial(work.stop, left_out, known))
     return WhatIf(
         tuple(row for row in made if isinstance(row, Remedy)),
         tuple(row for row in (alone, *made) if isinstance(row, NoRemedy)),

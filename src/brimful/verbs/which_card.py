@@ -13,7 +13,6 @@ traces speak for the others where they confirm a model of sizes; else each is se
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -29,7 +28,7 @@ from brimful.decide.memory.search_traced import (
 from brimful.decide.memory.uneven import CLOSE, MOST_RISE
 from brimful.decide.run.settings import BATCH_SIZE
 from brimful.decide.speed.epoch import epoch_of, loading_of
-from brimful.errors import CUT_SHORT, BrimfulError, DoesNotFit
+from brimful.errors import BrimfulError, DoesNotFit, UntilStopped
 from brimful.measure.gpus.prices import prices
 from brimful.measure.traces import cards_of
 from brimful.outcomes import SCRIPT_FAILED
@@ -127,17 +126,17 @@ def which_card(
     groups: list[_Group] = []
     candidates: list[_Candidate] = []
     add_lines = partial(_add_lines, candidates, groups, samples, prices(began.options.home))
-    try:
+    with UntilStopped() as work:
         _add_groups(groups, session, began, noted)
         add_lines()
         return _confirmed(candidates, order, samples, prices(began.options.home))
-    except CUT_SHORT as stop:
-        if not groups:
-            raise
-        session.ended_early(stop)
-        with suppress(*CUT_SHORT):
-            add_lines()  # as far as they take no trial
-        ended, (view, answer) = stop, _so_far(candidates, groups, order, stop, noted)
+    assert work.stop is not None
+    if not groups:
+        raise work.stop
+    session.ended_early(work.stop)
+    with UntilStopped():
+        add_lines()  # as far as they take no trial
+    view, answer = _so_far(candidates, groups, order, work.stop, noted)
     lines = [candidate.line for candidate in candidates]
     lines = lines or [_of_answer(_answer(view, answer.verdict), answer, view, samples, {})]
     others = [view.on(device, budget) for device, budget in began.several]
@@ -145,7 +144,7 @@ def which_card(
     labels = {line.label for line in lines}
     missing = [line for line in unknown if line.label not in labels]
     left_out = "not every card was looked at" if missing else "no trial confirmed the first card"
-    noted.append(session.partial(ended, left_out))
+    noted.append(session.partial(work.stop, left_out))
     return view, answer, (*lines, *missing)
 
 
@@ -242,7 +241,7 @@ def _add_groups(
             group.has_a_place, group.asked = question
             _trace(group)
         except BrimfulError as error:
-            if is_first or isinstance(error, CUT_SHORT):
+            if is_first or session.stop is not None:
                 raise  # on the largest card it is the command's own
             group.problem = error.problem
         alike = view.trials.alike

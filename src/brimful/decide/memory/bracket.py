@@ -8,6 +8,7 @@ from itertools import combinations
 from math import isqrt
 from typing import TypeVar
 
+from brimful.errors import STOPS
 from brimful.units import noun_of
 from brimful.values import Limits, Outcome
 
@@ -26,12 +27,18 @@ def run_search(
     search: Generator[_Asked, _Shown, _Found], show: Callable[[_Asked], _Shown]
 ) -> _Found:
     """Runs a search to its end: it yields what to try, is sent what `show` makes of that, and
-    returns its conclusion.
+    returns its conclusion. What tells `show` to stop is thrown into the search: it returns what it
+    knows, or lets that pass where it knows nothing.
     """
     try:
-        asked = next(search)
+        size = next(search)
         while True:
-            asked = search.send(show(asked))
+            try:
+                result = show(size)
+            except STOPS as stop:
+                size = search.throw(stop)
+            else:
+                size = search.send(result)
     except StopIteration as end:
         return end.value
 

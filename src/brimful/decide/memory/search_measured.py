@@ -13,6 +13,7 @@ from math import isqrt
 from brimful.decide.memory.bracket import Bracket, upper_limit
 from brimful.decide.memory.fit import ENDLESS, curve_sizes, largest_that
 from brimful.decide.memory.peak_curve import PeakFit, fit_peaks, parabola_through
+from brimful.errors import STOPS, TimeIsUp
 from brimful.outcomes import OUT_OF_MEMORY
 from brimful.values import Estimate, Limits, MemoryEstimate, Outcome, Point, Source
 
@@ -45,6 +46,7 @@ class Measured:
 class MeasuredConclusion:
     estimate: MemoryEstimate
     largest: int | None  # that was run, with its peak within the budget
+    stop: BaseException | None = None  # what ended the search before its time
 
 
 @dataclass
@@ -113,11 +115,17 @@ def search_largest_measured(
     bracket = Bracket(limits)
     known = MeasuredSizes(budget_bytes, bracket)
     size: int | None = bracket.within(first_size)
+    stop = None
     while size is not None and len(bracket.tried) < max_trials:
         bracket.tried.append(size)
-        known.add(size, (yield size))
+        try:
+            known.add(size, (yield size))
+        except STOPS as error:
+            stop = error
+            words = "the time limit" if isinstance(stop, TimeIsUp) else "an interrupt"
+            known.add(size, Measured(Outcome.INTERRUPTED, failure=words))
         size = _next_size(known) if bracket.failed is None and not bracket.ignored else None
-    return MeasuredConclusion(_estimate(known, memory, names_largest), bracket.low)
+    return MeasuredConclusion(_estimate(known, memory, names_largest), bracket.low, stop)
 
 
 def predicted_ceiling(
