@@ -20,7 +20,7 @@ from brimful.decide.loaders_seen import (
 from brimful.decide.memory.bracket import run_search, upper_limit
 from brimful.decide.memory.fit import Card, Replayer, context_of, slack_of
 from brimful.decide.memory.intervals import ALLOCATOR, of_several_ranks
-from brimful.decide.memory.known_traces import Traced
+from brimful.decide.memory.known_traces import MOST_TRACES, Traced
 from brimful.decide.memory.search_traced import FIRST_SIZE, MemoryConclusion, search_largest
 from brimful.decide.memory.size_model import SizeModel
 from brimful.decide.memory.uneven import (
@@ -279,8 +279,9 @@ def search(view: CardView, asked: int | None) -> MemoryConclusion:
 
     limits = replace(trials.limits(), over_an_epoch=_largest_by_its_epoch(view, asked, first))
 
+    is_rough = trials.in_batches and view.may_be_uneven
     steps = search_largest(
-        view.card, limits, first, multiple_of, view.begins_with, trials.unknown, asked
+        view.card, limits, first, multiple_of, view.begins_with, trials.unknown, asked, is_rough
     )
     conclusion = run_search(steps, view.traced)
     view.conclusion = conclusion = _over_an_epoch(view, conclusion)
@@ -322,15 +323,20 @@ def _over_an_epoch(view: CardView, conclusion: MemoryConclusion) -> MemoryConclu
         if upper is not None and upper <= ceiling:
             ceiling, limit = upper, name
     multiple_of = conclusion.multiple_of
-    search = largest_over_an_epoch(view.card, most, ceiling, multiple_of, view.fixed_sizes)
+    left = MOST_TRACES - len(conclusion.traced)
+    search = largest_over_an_epoch(view.card, most, ceiling, multiple_of, view.fixed_sizes, left)
     end = run_search(search, learned)
     if end.ended_by == SCRIPT:
         failed = trials.failed_epochs[end.at]
         limit = script_error(trials.session, failed, noun_of(trials.unknown), end.at)
     elif end.ended_by == MEMORY:
         limit = "budget"
+    notes = conclusion.notes
+    if end.untried and end.largest is not None:
+        sizes = f"between {end.largest:,} and {end.at:,}"
+        notes += (f"batch size {end.largest:,} fits over an epoch; {sizes} none was looked at",)
     estimate = replace(estimate, exact=False, largest_batch_size=end.largest, limited_by=limit)
-    return replace(conclusion, estimate=estimate)
+    return replace(conclusion, estimate=estimate, notes=notes)
 
 
 def search_notes(conclusion: MemoryConclusion) -> list[Diagnostic]:

@@ -191,10 +191,12 @@ def _about_the_budget(view: CardView, answer: Answer) -> Iterator[Diagnostic]:
         if answer.unlimited_bytes is not None:
             yield _limit_pytorch(view, answer.unlimited_bytes)
         limited = estimate is not None and estimate.limited_by == "budget"
-        if limited and in_force and largest and in_force > largest:
+        traced = [size for size in trials.results if largest and size and largest < size]
+        smaller = min(traced, default=0)
+        if limited and in_force and largest and 0 < smaller < in_force:
             yield Diagnostic(
                 "a-smaller-one-does-not-fit",
-                f"{noun} {in_force:,} fits, and {largest + 1:,} does not",
+                f"{noun} {in_force:,} fits, and {smaller:,} does not",
                 _NOT_MONOTONE,
                 f"{largest:,}, or exactly {in_force:,}",
             )

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from brimful.decide.memory.bracket import Bracket, run_search, upper_limit
+from brimful.decide.memory.bracket import CLOSE, Bracket, run_search, upper_limit
 from brimful.decide.memory.known_traces import TracedSizes
 from brimful.decide.memory.search_traced import (
     Extrapolated,
@@ -25,7 +25,7 @@ from brimful.decide.memory.search_traced import (
     first_traces,
     search_largest,
 )
-from brimful.decide.memory.uneven import CLOSE, MOST_RISE
+from brimful.decide.memory.uneven import MOST_RISE
 from brimful.decide.run.settings import BATCH_SIZE
 from brimful.decide.speed.epoch import epoch_of, loading_of
 from brimful.errors import BrimfulError, DoesNotFit, UntilStopped
@@ -288,8 +288,8 @@ def _line(
         line = _answer(view, None, batch_size=group.asked, problem=group.problem)
         return _Candidate(line, view, group)
     trials, (size, extrapolated, replayers) = view.trials, _read(view, group)
-    nothing = group.shown is not None and extrapolated.largest_batch_size is None
-    if nothing and not trials.in_batches:
+    is_known = extrapolated.largest_batch_size is not None or group.asked is not None
+    if group.shown is not None and not is_known:
         return _Candidate(_searched(view, group, samples, per_hour), view, group)
     replayer = None if replayers is None else replayers.all_orders
     verdict = Verdict.DOES_NOT_FIT if replayer is None else view.card.verdict(replayer)

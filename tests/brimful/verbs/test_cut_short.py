@@ -151,9 +151,9 @@ def test_where_no_epoch_of_uneven_batches_was_looked_at_what_fits_says_so():
 
 
 def test_a_search_that_came_to_its_end_is_known_although_a_trial_after_it_was_cut_short():
-    end = ended(Case(lambda: Uneven(dataset=None), SMALL, asked(65)), Interrupted, 8)
+    end = ended(Case(lambda: Uneven(dataset=None), SMALL, asked(65)), Interrupted, 6)
     assert (
-        "batch size 65 was not looked at" in end.text and "The largest that fits is 63" in end.text
+        "batch size 65 was not looked at" in end.text and "The largest that fits is 61" in end.text
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from brimful.decide.memory.uneven import CLOSE
+from brimful.decide.memory.bracket import CLOSE
 from brimful.errors import CommandFailed, UsageError
 from brimful.measure import host
 from brimful.show.run_sections import warnings_of
@@ -98,7 +98,7 @@ def test_where_an_epoch_at_the_scripts_own_size_does_not_fit_no_larger_one_than_
     same = work(flagged, predict, ("my-train", "--batch-size", "400"), **asked).prediction
     assert answer.limited_by == same.limited_by == "budget"
     assert answer.verdict == same.verdict == Verdict.DOES_NOT_FIT
-    assert answer.largest_batch_size == pytest.approx(same.largest_batch_size, rel=CLOSE)
+    assert answer.largest_batch_size == pytest.approx(same.largest_batch_size, rel=2 * CLOSE)
     tried = [trial.settings.get("batch_size", 400) for trial in placed.launched]
     assert tried[:3] == [400, 5, 400] and placed.launched[2].as_drawn
     assert max(tried[3:]) <= (1 + CLOSE) * answer.largest_batch_size

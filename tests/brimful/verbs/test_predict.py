@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from brimful import predict, tune
+from brimful.decide.memory.bracket import least_step
 from brimful.errors import (
     CommandFailed,
     DoesNotFit,
@@ -169,45 +170,40 @@ def test_where_memory_bends_the_largest_size_is_the_same_however_it_was_asked(
     sizes = {max(1, largest - 1), largest + 1, largest + 2, anywhere}
     answers = {size: asked(size).prediction for size in sizes}
     if any(
-        "no trials were left" in warning.problem
+        "not looked at" in warning.problem
         for answer in (left_open, *answers.values())
         for warning in answer.warnings
     ):
         return  # then the answers may differ, and say why
-    assert {size: answer.largest_batch_size for size, answer in answers.items()} == dict.fromkeys(
-        sizes, largest
-    )
+    named = [answer.largest_batch_size for answer in answers.values()]
+    assert max(named) < min(named) + 2 * least_step(min(named))
     for size, answer in answers.items():
-        assert (answer.verdict == "fits") == (size <= largest) or "a-larger-one-fits" in codes(
-            answer
-        )
+        fits = size <= answer.largest_batch_size
+        assert (answer.verdict == "fits") == fits or "a-larger-one-fits" in codes(answer)
 
 
 @dataclass
 class Lucky(World):
-    """Above 200 samples the script holds 2 GiB more, but not at 300."""
+    """Above 200 samples the script holds 2 GiB more, but not at 350."""
 
     def rows(self, size):
         rows = super().rows(size)
         return (
             [*rows[:2], Malloc(5, 2 * GIB, "aten.cat"), *rows[2:]]
-            if size > 200 and size != 300
+            if size > 200 and size != 350
             else rows
         )
 
 
 def test_where_a_larger_size_fits_again_the_answer_to_it_says_that_smaller_ones_do_not():
     world = Lucky(linear=8 * MIB, dataset=None)
-    left_open, within, beyond = (predicted(world, size) for size in ("{batch_size}", "250", "300"))
-    assert (left_open.largest_batch_size, within.largest_batch_size, within.verdict) == (
-        200,
-        200,
-        "does_not_fit",
-    )
-    assert (beyond.verdict, beyond.largest_batch_size) == ("fits", 300)
+    left_open, within, beyond = (predicted(world, size) for size in ("{batch_size}", "250", "350"))
+    assert left_open.largest_batch_size == within.largest_batch_size <= 200
+    assert within.verdict == "does_not_fit"
+    assert (beyond.verdict, beyond.largest_batch_size) == ("fits", 350)
     assert [
         answer.problem for answer in beyond.warnings if answer.code == "a-smaller-one-does-not-fit"
-    ] == ["batch size 300 fits, and 201 does not"]
+    ] == ["batch size 350 fits, and 306 does not"]
     assert "a-smaller-one-does-not-fit" not in codes(left_open) | codes(within)
 
 

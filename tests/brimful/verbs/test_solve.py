@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from brimful import predict
 from brimful.decide.memory import uneven
+from brimful.decide.memory.bracket import least_step
 from brimful.errors import CommandFailed, DoesNotFit, UsageError
 from brimful.show.headline import headline, of_prediction
 from brimful.show.markdown import render_markdown
@@ -130,7 +131,7 @@ SHAPES = st.builds(
 # a model agrees with some of its traces by chance
 @example(Shaped(fixed=1144497, linear=7 * MIB, step=32, least=40))
 @given(SHAPES)
-def test_the_value_that_is_named_fits_and_the_next_one_does_not(world):
+def test_the_value_that_is_named_fits_and_where_3_percent_more_does_the_answer_says_so(world):
     if world.layers:
         world.step = 1
         world.linear = max(world.linear, 7 * MIB)
@@ -145,8 +146,11 @@ def test_the_value_that_is_named_fits_and_the_next_one_does_not(world):
     value, unit = prediction.solved.value, prediction.solved.multiple_of
     assert value == prediction.solved.largest and value % unit == 0
     assert verdict_at(world, value) == prediction.verdict == "fits"
-    assert verdict_at(world, value + unit) != "fits", f"{value + unit} is larger"
-    assert len({trial.settings["max_length"] for trial in world.launched}) <= 24
+    tried = {trial.settings["max_length"] for trial in world.launched}
+    more = value + least_step(value // unit) * unit
+    noted = any("not looked at" in note.problem for note in prediction.warnings)
+    assert noted or verdict_at(world, more) != "fits", f"{more} is larger"
+    assert len(tried) <= 24
 
 
 @pytest.mark.parametrize("quadratic", [0, 4096])
@@ -309,5 +313,3 @@ def test_the_value_that_is_named_fits_over_an_epoch_of_uneven_batches(monkeypatc
     drawn = [trial.settings["max_length"] for trial in world.launched if trial.as_drawn]
     assert value in drawn and prediction.peak.device_bytes > alone.device_bytes
     assert verdict_at(Uneven(), value) == "fits" != verdict_at(Uneven(), int(1.2 * value))
-    of_the_largest_batch = max(set(drawn) - {value})
-    assert value < 0.9 * of_the_largest_batch, "what fits with the largest samples alone"

@@ -5,14 +5,14 @@ why, which limits hold, and whether the script's loader follows the sizes.
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from math import isqrt
+from math import ceil, isqrt
 from typing import TypeVar
 
 from brimful.errors import STOPS
 from brimful.units import noun_of
 from brimful.values import Limits, Outcome
 
-CLOSE = 20  # assumed: a twentieth of the batch size is not worth another trial
+CLOSE = 0.03  # of a size: less is not worth another trial (assumed)
 # Below a value whose trial takes too much of this computer, one this many times smaller is an
 # answer (assumed): each further trial takes nearly as much.
 NEAR_HOST = 4
@@ -41,6 +41,11 @@ def run_search(
                 size = search.send(result)
     except StopIteration as end:
         return end.value
+
+
+def least_step(size: int) -> int:
+    """How far above a size another one is worth a trial."""
+    return max(1, ceil(CLOSE * size))
 
 
 def upper_limit(limits: Limits) -> tuple[int | None, str | None]:
@@ -181,18 +186,6 @@ class Bracket:
             )
 
     @property
-    def step(self) -> int:
-        """How far above `low` to go at least: not at all as a rule, and twice as far each time
-        where sizes fit of which the first was next to one that was taken for the largest."""
-        step, low = 0, 0
-        for size in self.tried:
-            if size > low:
-                crept = size in self.fitting and low > 0 and size - low <= max(1, step)
-                step = 2 * max(1, step) if crept else 0
-                low = size if size in self.fitting else low
-        return step
-
-    @property
     def ignored(self) -> bool:
         """Whether the loader followed none of the sizes that were tried: they are one size."""
         cap = self.limits.loader_cap
@@ -228,10 +221,9 @@ class Bracket:
             return None
         if low is None:
             return error - 1
-        # the size above the answer ran as well
-        crept = not self.in_batches and error > low + 1 and low - 1 in self.fitting
-        is_close = error - low <= max(1, low // CLOSE) and not crept
-        if is_close or (error in self.beyond_host and error <= NEAR_HOST * low):
+        if error - low <= least_step(low) or (
+            error in self.beyond_host and error <= NEAR_HOST * low
+        ):
             return low
         middle = isqrt(low * error)
         # Scripts limit lengths and the like to round numbers.

@@ -1,13 +1,12 @@
 """What the traces of a search have shown so far."""
 
-from collections.abc import Collection, Generator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from functools import partial
 
 from brimful.decide.memory.bracket import Bracket
 from brimful.decide.memory.fit import Card, ExtrapolatedPeaks
 from brimful.decide.memory.size_model import (
-    ROUNDED_TO,
     Fitted,
     SizeModel,
     TrustedModel,
@@ -18,6 +17,10 @@ from brimful.values import Outcome
 from brimful_inside.simulator.program import Program
 from brimful_inside.simulator.replay import Replayed
 
+MOST_TRACES = 5  # for one card, besides those that its search begins with
+# Where the script itself fails at larger sizes, and trials alone show from where on; and until a
+# size fits that is larger than the first two.
+MOST_TRIALS = 12
 APART_IN_STEPS = 4  # values that are nearer may be padded to the same
 # How a trial ends that takes more of this computer than a search of another setting may.
 _BEYOND_HOST = Outcome.TIMED_OUT, Outcome.OUT_OF_HOST_MEMORY
@@ -48,6 +51,8 @@ class TracedSizes:
 
     card: Card
     bracket: Bracket
+    begun: int = 0  # sizes whose traces were there before
+    small: int = 0  # the largest that fits of the first ones
     programs: dict[int, Program] = field(default_factory=dict)
     replayed: dict[int, Replayed] = field(default_factory=dict)
     out_of_memory: set[int] = field(default_factory=set)  # ran out of device memory
@@ -71,6 +76,13 @@ class TracedSizes:
             if self.programs
             else None
         )
+
+    @property
+    def trials_left(self) -> int:
+        low = self.bracket.low
+        goes_on = self.bracket.script_error_above(low) or (low or 0) <= self.small
+        most = MOST_TRIALS if goes_on else MOST_TRACES
+        return most - len(self.bracket.tried) + self.begun
 
     def peaks_of(self, model: SizeModel) -> ExtrapolatedPeaks:
         return self.predicted.setdefault(model.identity, ExtrapolatedPeaks(model, self.card))
@@ -110,16 +122,6 @@ class TracedSizes:
             replayer = partial(self.card.replay, program)
             self.replayed[size] = replayer(self.card.capacity_bytes)
             (bracket.fitting if self.card.fits(replayer) else bracket.too_large).add(size)
-
-    def about(self, model: TrustedModel | None) -> int | None:
-        """The largest size that fits by a model that rounds; without one the largest that was
-        traced.
-        """
-        low, most = self.bracket.low, self.bracket.largest_without_error
-        if model is None:
-            return low
-        largest = self.peaks_of(model.size_model).largest(low or 1, self.bracket.largest_to_try)
-        return low if largest is None else min(largest, most or largest)
 
     @property
     def unfollowed(self) -> int | None:
@@ -173,33 +175,19 @@ class TracedSizes:
         speaks against it.
         """
         low = self.bracket.low
-        if model is None or self.may_round_up(model.size_model, model.reproduced):
+        if model is None or self._is_refuted(model):
             return False
         sure = model.verified and self.trusts(model) and (low is None or low in model.reproduced)
         return sure and not self.promises(model, self.bracket.high)
 
-    def may_round_up(self, model: SizeModel, sizes: Collection[int]) -> bool:
-        """Whether these are no evidence that the size above the largest that fits takes more: where
-        a script rounds up to pairs or to eight it takes as much, which sizes that are all odd, or
-        all four above a multiple of eight, do not show. What a model rounds to may be another of
-        several that agree with its traces; and where it does not give a larger trace of the same
-        operations, those that it gives may lie on a line by chance: 276, 278 and 280, rounded up to
-        threes."""
-        if any(
-            min(sizes) % step and len({size % step for size in sizes}) == 1 for step in ROUNDED_TO
-        ):
-            return True
-        low = self.bracket.low or 0
-        if low + 1 in self.bracket.tried:
-            return False
-        others = {
-            size: program
+    def _is_refuted(self, model: TrustedModel) -> bool:
+        """Whether it does not give a larger trace of the same operations: those that it gives may
+        lie on a line by chance, as 276, 278 and 280, rounded up to threes, do."""
+        sizes, low = model.size_model, self.bracket.low or 0
+        return any(
+            sizes.program.same_events(program) and sizes.difference_from(program, size)
             for size, program in self.programs.items()
-            if size > low and size not in sizes
-        }
-        return any(part.group > 1 for part in model.all_polynomials) or any(
-            model.program.same_events(program) and model.difference_from(program, size)
-            for size, program in others.items()
+            if size > low and size not in model.reproduced
         )
 
     def promises(self, model: TrustedModel | None, size: int | None) -> bool:

@@ -1,33 +1,33 @@
 """The search for the largest batch size on an imaginary card: a generator of batch sizes to trace,
 without input or output.
 
-Two small traces extrapolate each allocation's size, and the third, at the answer, must come out to
-the byte, or at least up to the allocation at which every larger size fails already. Else the traces
-nearest to the answer, or peaks alone, give the next size, until the size above one that fits was
-traced and does not: so the answer does not depend on which size the user asked about. Where sizes
-fit that were taken not to, steps double.
+Two small traces extrapolate each allocation's size, and the third is at the answer. Where it does
+not come out to the byte, the traces nearest to the edge, or peaks alone, give the next size. The
+search is over once a size was traced and fits, and 3 % more is known or predicted not to fit; else
+after five traces, and the conclusion says between which sizes nothing was looked at.
 """
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
-from math import isqrt
 
-from brimful.decide.memory.bracket import Bracket, roundest, upper_limit
+from brimful.decide.memory.bracket import Bracket, least_step, upper_limit
 from brimful.decide.memory.fit import ENDLESS, Card, curve_sizes, largest_that
 from brimful.decide.memory.intervals import GROWTH_EXTRAPOLATED, GROWTH_PEAKS, growth
-from brimful.decide.memory.known_traces import APART_IN_STEPS, Traced, TracedSizes
+from brimful.decide.memory.known_traces import (
+    APART_IN_STEPS,
+    MOST_TRACES,
+    Traced,
+    TracedSizes,
+)
 from brimful.decide.memory.peak_curve import fit_peaks
 from brimful.decide.memory.size_model import (
     SizeModel,
     TrustedModel,
-    common_prefix,
     fit_size_model,
 )
 from brimful.values import Limits, MemoryEstimate, Outcome, Point
 
-MAX_TRACES = 6  # by which a model is confirmed as a rule
-MOST_TRACES = 16  # where none is: trials alone show where the edge is
+SHARE = 3 / 4  # of the way from a size that fits to one that does not: no trial goes on further
 # where peaks alone are known, a size is at most this many times the largest that was traced
 GROWTH_STEP = 8
 FIRST_SIZE = 5  # not 1 or 2, where scripts and kernels take other ways
@@ -65,33 +65,32 @@ def search_largest(
     begins_with: Sequence[int] = (),
     unknown: str = "batch_size",
     asked: int | None = None,
+    is_rough: bool = False,
 ) -> Generator[int, Traced, MemoryConclusion]:
     """Yields batch sizes to trace, or values of another `unknown`, is sent what each showed, and
     returns the conclusion. `begins_with`: sizes whose traces are there, in place of its own first
     ones. `asked`: the size in question, of which a trace is wanted anyway; it is the second of them
-    where it can be.
+    where it can be. `is_rough`: one trace near the edge is enough, as epochs of uneven batches will
+    show where it is.
 
     A size is never yielded twice, obeys `limits`, is a multiple of `multiple_of`, and above the
-    first two is predicted to fit. Operations may change with the size, or sizes move in steps:
-    where no model is confirmed, the size above the answer is traced as well, to see that it does
-    not fit.
+    first two is predicted to fit.
 
     An error of the script where smaller sizes ran bounds the search; any other failure that has
     nothing to do with memory ends it. Raises ValueError where the limits leave no batch size.
     """
-    known = TracedSizes(card, Bracket(limits, multiple_of, unknown))
-    bracket = known.bracket
     begun = [size // multiple_of for size in begins_with if size % multiple_of == 0]
+    known = TracedSizes(card, Bracket(limits, multiple_of, unknown), begun=len(begun))
+    bracket = known.bracket
     for size in begun:
         yield from known.trace(size)
     if not begun:
         yield from first_traces(known, first_size, asked)
-    most = MOST_TRACES + len(begun)
-    while (
-        bracket.failed is None and known.programs and not bracket.ignored and not known.unfollowed
-    ):
-        size = _next_size(known) if len(bracket.tried) < most else None
-        if size is None:
+    known.small = bracket.low or 0
+    while (size := _next_size(known)) is not None:
+        if known.trials_left <= 0:
+            break
+        if is_rough and (bracket.low or 0) > known.small:
             break
         yield from known.trace(size)
     return _conclude(known)
@@ -104,23 +103,28 @@ def extrapolate(
     multiple_of: int = 1,
     unknown: str = "batch_size",
 ) -> Extrapolated:
-    """What `search_largest` would ask next, after traces at these batch sizes, taken on a card that
-    does all as this one. Of another unknown it says something only where a trace confirmed a model,
-    for there sizes often move in steps."""
+    """What `search_largest` would name after traces at these sizes, taken on a card that does all
+    as this one: nothing, unless a trace confirmed a model, or no trace of a batch size speaks
+    against one."""
     known = TracedSizes(card, Bracket(limits, multiple_of, unknown))
     for size, traced in sorted(shown.items()):
         if size % multiple_of == 0:
             known.learn(size // multiple_of, traced)
     # a model is sought of each two and three programs: of those nearest to the edge
     edge = known.bracket.low or known.bracket.high or 1
-    nearest = sorted(known.programs, key=lambda size: abs(size - edge))[:MAX_TRACES]
+    nearest = sorted(known.programs, key=lambda size: abs(size - edge))[:MOST_TRACES]
     known.programs = {size: known.programs[size] for size in sorted(nearest)}
     model = known.most_trusted()
     largest = None
-    says = known.bracket.in_batches or known.is_sure(model)
+    gives_all = (
+        model is not None
+        and model.size_model.exact
+        and len(model.reproduced) == len(known.programs)
+        and not known.promises(model, known.bracket.high)
+    )
+    says = known.is_sure(model) or (known.bracket.in_batches and gives_all)
     if says and not known.bracket.ignored and not known.unfollowed:
-        exact = model is not None and model.size_model.exact
-        largest = _candidate(known, model, names=True) if exact else known.about(model)
+        largest = _candidate(known, model)
     named = None if largest is None else known.bracket.samples(largest)
     return Extrapolated(named, _in_samples(known, model), known.bracket.limits.loader_cap)
 
@@ -151,7 +155,7 @@ def first_traces(
     bracket = known.bracket
     size = bracket.within(max(1, first_size // bracket.multiple_of))
     yield from known.trace(size)
-    while size in known.out_of_memory and size > 1 and len(bracket.tried) < MAX_TRACES:
+    while size in known.out_of_memory and size > 1 and len(bracket.tried) < MOST_TRACES:
         size = max(1, size // 4)
         yield from known.trace(size)
     if not known.programs:
@@ -162,7 +166,7 @@ def first_traces(
         if fits and second >= size + NEAREST and second == bracket.within(second):
             yield from known.trace(second, only_if_it_fits=True)
     second = _second_size(known, size) if len(known.programs) == 1 else None
-    if second is not None and len(bracket.tried) < MAX_TRACES:
+    if second is not None and len(bracket.tried) < MOST_TRACES:
         yield from known.trace(second)
     if (
         bracket.failed is None
@@ -198,84 +202,32 @@ def _second_size(known: TracedSizes, first: int) -> int | None:
 
 
 def _next_size(known: TracedSizes) -> int | None:
-    """The next batch size to trace; None when the search is over."""
-    bracket, model = known.bracket, known.most_trusted()
+    """The next size to trace; None when the search is over."""
+    bracket = known.bracket
+    if bracket.failed is not None or not known.programs or bracket.ignored or known.unfollowed:
+        return None
+    model, low = known.most_trusted(), bracket.low
     candidate = _candidate(known, model)
     if candidate is None:
         return None if 1 in bracket.tried or (model is not None and model.verified) else 1
-    if candidate not in bracket.tried:
-        return candidate
-    if _is_proven(known, model, candidate):
-        return None
-    confirms = (
-        bracket.in_batches
-        and model is not None
-        and model.size_model.exact
-        and len(bracket.tried) < MAX_TRACES
-    )
-    below = range(candidate - 1, 0, -1) if confirms else ()
-    pairs = (
-        confirms
-        and model is not None
-        and known.may_round_up(model.size_model, [*model.reproduced, candidate])
-    )
-    above = [candidate + 1] if pairs and candidate != bracket.upper else []
-    return next(
-        (
-            size
-            for size in chain(above, below, [(bracket.low or 0) + 1])
-            if size not in bracket.tried
-        ),
-        None,
-    )
+    if low is not None and candidate < low + least_step(low) and candidate != bracket.upper:
+        gives_it = model is not None and model.size_model.exact and low in model.reproduced
+        if gives_it or (bracket.high is not None and bracket.high <= low + least_step(low)):
+            return None
+        # Peaks alone, which bend where a full card gives cached memory back, are no prediction.
+        bounds = (low + least_step(low), bracket.largest_to_try, bracket.largest_without_error)
+        candidate = min(bound for bound in bounds if bound is not None)
+    return None if candidate in bracket.tried else candidate
 
 
-def _is_proven(known: TracedSizes, model: TrustedModel | None, size: int) -> bool:
-    """Whether a size that was traced is the largest: it is the limit itself, or a model that a
-    trace confirmed says so.
-    """
-    bracket, error = known.bracket, known.bracket.script_error_above(known.bracket.low)
-    if size == bracket.upper and size in bracket.fitting:
-        return True
-    if error in bracket.beyond_host and bracket.largest_without_error == bracket.low:
-        return True
-    if not bracket.in_batches:
-        return known.is_sure(model) and error is None
-    near = error is not None and bracket.largest_without_error == bracket.low
-    return near or known.is_sure(model) or _proves_the_limit(known, size)
-
-
-def _proves_the_limit(known: TracedSizes, size: int) -> bool:
-    """Whether models of smaller sizes, as far as the trace at this one confirms them, have no room
-    for any larger one.
-    """
-    bracket = known.bracket
-    if size != bracket.low or size == bracket.upper or bracket.script_errors:
-        return False
-    below = [smaller for smaller in sorted(known.programs) if smaller < size]
-    for count in range(2, min(3, len(below)) + 1):
-        model = fit_size_model({smaller: known.programs[smaller] for smaller in below[:count]})
-        if model is None or known.may_round_up(model, [*below[:count], size]):
-            continue
-        prefix = common_prefix(model, known.programs[size], size)
-        if prefix is None or not prefix.exact or prefix.constant:
-            continue
-        if known.peaks_of(prefix).largest(size, bracket.upper) == size:
-            return True
-    return False
-
-
-def _candidate(known: TracedSizes, model: TrustedModel | None, names: bool = False) -> int | None:
-    """The largest size predicted to fit, by the model or by the peaks; None if none does. `names`:
-    it is an answer, and no trial that would only halve the bracket."""
+def _candidate(known: TracedSizes, model: TrustedModel | None) -> int | None:
+    """The largest size predicted to fit, by the model or by the peaks; None if none does."""
     most = known.bracket.largest_without_error
-    by_memory = _candidate_by_memory(known, model, names)
+    by_memory = _candidate_by_memory(known, model)
     return by_memory if most is None or by_memory is None else min(by_memory, most)
 
 
-def _candidate_by_memory(
-    known: TracedSizes, model: TrustedModel | None, names: bool = False
-) -> int | None:
+def _candidate_by_memory(known: TracedSizes, model: TrustedModel | None) -> int | None:
     """As `_candidate`, whether or not the script itself would fail there."""
     bracket = known.bracket
     low, high, upper = bracket.low, bracket.high, bracket.largest_to_try
@@ -285,24 +237,11 @@ def _candidate_by_memory(
             return GROWTH_STEP * low
         if not bracket.in_batches:
             return low
-    # Whatever shape the peaks have: every other trial halves the bracket.
-    halves = len(bracket.tried) > MAX_TRACES and len(bracket.tried) % 2
-    if (
-        low is not None
-        and high is not None
-        and high > low + 1
-        and halves
-        and not names
-        and not known.is_sure(model)
-    ):
-        return roundest(low + max(1, (high - low) // 8), high - (high - low) // 8)
-    wrong = known.promises(model, high) or (
-        high in known.out_of_memory and (model is None or not model.verified)
-    )
-    if (
-        low is not None and upper is not None and high is not None and wrong
-    ):  # half way then, in octaves
-        upper = min(upper, max(low + 1, _between(known, low, high)))
+    if low is not None and upper is not None and high is not None and not known.is_sure(model):
+        # What promised more was wrong: once that is seen twice, it says nothing.
+        failures = sum(size > low for size in bracket.too_large)
+        share = SHARE if failures == 1 or low > known.small else (1 - SHARE) ** (failures - 1)
+        upper = min(upper, max(low + 1, low + int(share * (high - low))))
     if upper is not None and upper <= (low or 0):
         return low
     fitted = None if model is None else model.size_model
@@ -320,26 +259,7 @@ def _candidate_by_memory(
         candidate = known.peaks_of(model.size_model).largest(low or 1, upper)
     if low is None or candidate is None:
         return candidate or low
-    if high is None and not known.is_sure(model):
-        candidate = max(candidate, low + bracket.step)
     return candidate if upper is None else min(candidate, upper)
-
-
-def _between(known: TracedSizes, low: int, high: int) -> int:
-    """Where a line through the peaks of a size that fits and of one that does not reaches the
-    budget; half way in octaves where the second has no peak."""
-    below, above = (
-        known.card.upper(known.replayed[size]) if size in known.replayed else None
-        for size in (low, high)
-    )
-    if (
-        below is None
-        or above is None
-        or not below <= known.card.budget_bytes < above
-        or high in known.out_of_memory
-    ):
-        return isqrt(low * high)
-    return low + round((high - low) * (known.card.budget_bytes - below) / (above - below))
 
 
 def _candidate_by_peaks(known: TracedSizes, lowest: int, upper: int | None) -> int | None:
@@ -376,25 +296,16 @@ def _conclude(known: TracedSizes) -> MemoryConclusion:
     bracket, card = known.bracket, known.card
     trusted = known.most_trusted()
     largest = bracket.low
-    # A model whose answer no trial was left for is none: by chance it may give some traces and not
-    # others.
-    verified = (
-        known.is_sure(trusted) and bracket.failed is None and _candidate(known, trusted) == largest
-    )
-    proven = (
-        not verified
-        and bracket.failed is None
-        and largest is not None
-        and _proves_the_limit(known, largest)
-    )
+    untried = _next_size(known)  # no trace was left for it, or none was wanted
+    verified = known.is_sure(trusted) and bracket.failed is None
     constant = trusted is not None and known.all_alike(trusted) and len(known.programs) > 1
     if bracket.ignored or known.unfollowed:
         largest = None
     limit = NOT_FOLLOWED if known.unfollowed else None
     estimate = MemoryEstimate(
         memory="device",
-        method="extrapolated" if verified or proven else "peaks",
-        exact=verified or proven,
+        method="extrapolated" if verified else "peaks",
+        exact=verified,
         fixed_bytes=None,
         linear_bytes=None,
         quadratic_bytes=None,
@@ -425,7 +336,8 @@ def _conclude(known: TracedSizes) -> MemoryConclusion:
             _notes(
                 known,
                 trusted,
-                verified or proven or (largest is not None and largest == bracket.upper),
+                untried,
+                verified or (largest is not None and largest == bracket.upper),
             )
         ),
         bracket.multiple_of,
@@ -477,23 +389,24 @@ def _curve(known: TracedSizes, largest: int | None) -> tuple[Point, ...]:
     return tuple(points)
 
 
-def _notes(known: TracedSizes, model: TrustedModel | None, sure: bool) -> list[str]:
+def _notes(
+    known: TracedSizes, model: TrustedModel | None, untried: int | None, sure: bool
+) -> list[str]:
+    """`untried`: the size that would be traced next."""
     notes: list[str] = []
     low, high, noun = known.bracket.low, known.bracket.high, known.bracket.noun
-    if low is not None and high is not None and high > low + 1 and not sure:
-        errors = [
-            f"{known.bracket.samples(size):,}"
-            for size in sorted(known.bracket.script_errors)
-            if low < size < high
-        ]
-        low, high = known.bracket.samples(low), known.bracket.samples(high)
-        between = f"between them the script itself raised an error at {', '.join(errors)}"
-        untried = "no trials were left for those in between"
-        notes.append(f"{noun} {low:,} fits and {high:,} does not: {between if errors else untried}")
-    elif high is None and len(known.bracket.tried) >= MOST_TRACES and not sure:
-        notes.append(
-            f"{noun} {known.bracket.samples(low or 0):,} fits: no trials were left for larger ones"
-        )
+    if low is not None and not sure:
+        errors = [size for size in sorted(known.bracket.script_errors) if low < size < (high or 0)]
+        fits, beyond = (f"{known.bracket.samples(size):,}" for size in (low, high or 0))
+        if errors:
+            at = ", ".join(f"{known.bracket.samples(size):,}" for size in errors)
+            notes.append(
+                f"{noun} {fits} fits and {beyond} does not: between them the script itself raised "
+                f"an error at {at}"
+            )
+        elif untried is not None and untried > low:
+            between = "larger ones were" if high is None else f"between {fits} and {beyond} was"
+            notes.append(f"{noun} {fits} fits; {between} not looked at")
     if known.bracket.in_batches and len(known.programs) > 1:
         if model is None:
             where = known.programs[min(known.programs)].difference(
@@ -503,7 +416,7 @@ def _notes(known: TracedSizes, model: TrustedModel | None, sure: bool) -> list[s
                 f"the order of allocations depends on the {noun} ({where}), so trials searched "
                 "for the answer"
             )
-        elif not sure:
+        elif not sure and untried is not None:
             notes.append(f"no trace confirmed the extrapolated sizes: {_difference(known, model)}")
     notes += filter(None, [known.bracket.untried_note()])
     if (small := known.unfollowed) is not None:

@@ -8,7 +8,7 @@ program with the sizes computed anew.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from itertools import combinations
@@ -344,30 +344,3 @@ def most_trusted(
         ):
             break
     return best[1] if best is not None else None
-
-
-def common_prefix(model: SizeModel, program: Program, batch_size: int) -> SizeModel | None:
-    """The model of the rows, from the start, that a trace at `batch_size` confirms to the byte;
-    None: of no allocation.
-
-    Batch sizes differ in how a run goes on, not in how it begins: an epoch is over sooner with
-    larger batches, and evaluation gets fewer of them. If by the last common row no size above some
-    limit has room, none has, whatever comes after; unless a larger size goes another way before
-    that row, of which no trace below it could show anything.
-    """
-    rows = count = 0
-    predicted = model.sizes_at(batch_size)
-    for mine, theirs in zip(model.program.events, program.events, strict=False):
-        allocates = mine[0] == "malloc"
-        if mine != theirs or (allocates and predicted[count] != program.sizes[count]):
-            break
-        rows, count = rows + 1, count + allocates
-    if not count:
-        return None
-    begun = model.program.first(rows)
-    workspace_of = {
-        number: workspace for number, workspace in model.workspace_of.items() if number < count
-    }
-    return replace(
-        model, program=begun, polynomial_of=model.polynomial_of[:count], workspace_of=workspace_of
-    )

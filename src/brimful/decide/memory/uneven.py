@@ -18,6 +18,7 @@ from itertools import chain, compress, groupby, pairwise, repeat
 from math import ceil
 from typing import NamedTuple
 
+from brimful.decide.memory.bracket import CLOSE, least_step
 from brimful.decide.memory.fit import Card
 from brimful_inside.simulator.allocator import SMALL_SIZE
 from brimful_inside.simulator.garbage import uncollected
@@ -33,9 +34,9 @@ LONG_ORDERS = 3  # of MOST_STEPS; for the steps of as many others come shorter o
 # the first 70 steps, before the segments have settled.
 MOST_STEPS, SHORT_STEPS = 400, 100
 MOST_EVENTS = 100_000  # of an order, a second's replay: a longer epoch is replayed as far as that
-MOST_SIZES = 6  # batch sizes whose epoch is looked at
+MOST_SIZES = 6  # batch sizes whose epoch is looked at, where none of them fits
+LEAST_SIZES = 2  # where one fits, however many trials there were before
 MOST_RISE = 16  # times the batch size whose batches of the largest samples fit
-CLOSE = 0.03  # of a batch size: nearer to one whose epoch does not fit no other is looked for
 OWN, EARLIER, LASTING = "own", "earlier", "lasting"
 MEMORY, CEILING, SCRIPT = "memory", "ceiling", "script"  # what ends the search for the largest
 
@@ -331,24 +332,33 @@ def _compared(program: Program, whole: Sequence[bool]) -> list[int]:
 
 class LargestOverAnEpoch(NamedTuple):
     """The largest batch size that fits over an epoch, and why no larger one: MEMORY, CEILING, or
-    SCRIPT, which fails `at` a larger one.
+    SCRIPT, which fails `at` a larger one. `untried`: no size up to `at` was looked at.
     """
 
     largest: int | None  # None: no size that was looked at fits
     ended_by: str
     at: int
+    untried: bool = False
 
 
 def largest_over_an_epoch(
-    card: Card, largest: int, ceiling: int, multiple_of: int, fixed: frozenset[int]
+    card: Card,
+    largest: int,
+    ceiling: int,
+    multiple_of: int,
+    fixed: frozenset[int],
+    most_sizes: int = LEAST_SIZES,
 ) -> Generator[int, Sequence[Program], LargestOverAnEpoch]:
     """The largest batch size that fits over an epoch in every order: yields sizes, that which fits
     with the largest samples first and none above the ceiling, and is sent the programs of epochs
     there, () where there are none. `fixed`: bytes of allocations at another batch size, as those of
-    gradients are."""
+    gradients are. `most_sizes`: once one fits no more are looked at than so many."""
     ceiling = max(largest, ceiling - ceiling % multiple_of)
     good, bad, size, failed, ended_by = 0, ceiling + multiple_of, largest, 0, MEMORY
-    for _ in range(MOST_SIZES):
+    edge = bad
+    for number in range(MOST_SIZES):
+        if good and ended_by != SCRIPT and number >= max(LEAST_SIZES, most_sizes):
+            break
         programs = yield size
         if not programs and size > largest:
             bad, failed, ended_by = size, 2, SCRIPT
@@ -356,16 +366,22 @@ def largest_over_an_epoch(
             good, failed, known = size, 0, (size, programs)
         else:
             bad, failed, known, ended_by = size, failed + 1, (size, programs), MEMORY
-        if bad - good <= max(multiple_of, CLOSE * bad if good else 0):
+        edge = bad - multiple_of
+        if edge - good < max(multiple_of, least_step(good)):
             break
-        size = largest_scaled(card, *known, good, bad, fixed)
-        if good and (failed > 1 or (not failed and bad <= ceiling)):
-            size = (good + bad) // 2  # what was scaled does not know the edge well
-        elif good and not failed and size <= (1 + CLOSE) * good:
+        edge = largest_scaled(card, *known, good, bad, fixed)
+        if good and edge - good < least_step(good):
             ended_by = MEMORY
             break
+        size = edge
+        if good and (failed > 1 or (not failed and bad <= ceiling)):
+            size = (good + bad) // 2  # what was scaled does not know the edge well
+        elif edge < bad - multiple_of:
+            size = int(edge / (1 + CLOSE))  # which fits even if that is not quite so
         size = min(max(size - size % multiple_of, good + multiple_of), bad - multiple_of)
-    return LargestOverAnEpoch(good or None, CEILING if good == ceiling else ended_by, bad)
+    ended_by = CEILING if good == ceiling else ended_by
+    untried = ended_by == MEMORY and edge - good > CLOSE * good + multiple_of
+    return LargestOverAnEpoch(good or None, ended_by, bad, untried)
 
 
 def largest_scaled(

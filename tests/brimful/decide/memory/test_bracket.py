@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from brimful.decide.memory.bracket import Bracket, Given, loader_cap, upper_limit
-from brimful.decide.memory.search_traced import MOST_TRACES, Traced, search_largest
+from brimful.decide.memory.bracket import Bracket, Given, least_step, loader_cap, upper_limit
+from brimful.decide.memory.known_traces import MOST_TRIALS, Traced
+from brimful.decide.memory.search_traced import search_largest
 from brimful.values import Limits, Outcome
 from brimful_inside.simulator.trace import Free, Malloc, Phase, Trace
 from tests.brimful.decide.programs import (
@@ -52,9 +53,9 @@ def test_sizes_below_the_one_at_which_the_script_fails_are_tried(last):
     error = min(size for size in asked if size > last)
     assert estimate.limited_by == f"the script, which fails at {error}"
     assert conclusion.failed is None, "it is a limit, and not the end of the search"
-    assert len(asked) <= MOST_TRACES
+    assert len(asked) <= MOST_TRIALS
     gap = any("no trials were left" in note and f"{error:,}" in note for note in conclusion.notes)
-    assert gap == (error - largest > max(1, largest // 20)), (
+    assert gap == (error - largest > least_step(largest)), (
         "what was not tried in between is noted, and only then"
     )
 
@@ -187,26 +188,6 @@ def test_limits_are_kept_in_whole_groups():
     assert split(Limits(max_batch_size=100))[0].estimate.largest_batch_size == 99
     assert split(length=50)[0].estimate.largest_batch_size == 48
     assert all(split(first=first)[1][0] == first for first in (3, 6, 12))
-
-
-def bracket_of(tried: list[int], largest: int) -> Bracket:
-    fitting = {size for size in tried if size <= largest}
-    return Bracket(Limits(), tried=tried, fitting=fitting, too_large=set(tried) - fitting)
-
-
-@pytest.mark.parametrize(
-    ("tried", "step"),
-    [
-        ([5, 67], 0),
-        ([5, 67, 68], 2),
-        ([5, 67, 68, 70], 4),
-        ([5, 67, 68, 70, 74], 8),
-        ([5, 67, 68, 90], 0),
-        ([67, 68, 200], 0),
-    ],
-)
-def test_the_step_doubles_while_sizes_fit_next_to_one_that_was_taken_for_the_largest(tried, step):
-    assert bracket_of(tried, largest=100).step == step
 
 
 # --- whether a loader follows the batch size, by what it gave at several sizes ---
