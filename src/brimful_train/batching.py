@@ -4,13 +4,13 @@ needed here.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
-from brimful.decide.loading import EVAL_TIMES, Host, ladder_batch
+from brimful.decide.loading import EVAL_TIMES
 from brimful.errors import UsageError
 from brimful.units import counted
-from brimful.values import Diagnostic, EffectiveSetting
-from brimful_train.config import BatchingConfig, Config
+from brimful.values import EffectiveSetting
+from brimful_train.config import BatchingConfig
 
 
 @dataclass(frozen=True)
@@ -76,45 +76,13 @@ def plan_batches(
     return Batching(micro, accumulation, ranks, evaluated, rows)
 
 
-def plan_batches_on(
-    host: Host, config: Config, ranks: int, train_samples: int, eval_samples: int | None
-) -> tuple[Batching, tuple[Diagnostic, ...]]:
-    """The batches in force, and warnings. On the ladder a micro-batch that nobody gave becomes
-    smaller where little is free, in an effective batch that stays, unless an accumulation was
-    given. Raises what `plan_batches` raises."""
-    batch = config.batch
-    if config.data.host_policy != "ladder":
-        return plan_batches(batch, ranks, train_samples, eval_samples), ()
-    micro, why, warnings = ladder_batch(
-        host, "micro_batch", batch.micro_batch, config.gave("batch.micro_batch")
-    )
-    if why is not None and batch.accumulation is None and batch.effective is None:
-        batch = replace(batch, effective=min(batch.micro_batch * ranks, train_samples))
-    planned = plan_batches(replace(batch, micro_batch=micro), ranks, train_samples, eval_samples)
-    evaluated, why_evaluated, more = ladder_batch(
-        host,
-        "eval_batch",
-        batch.eval_batch or EVAL_TIMES * micro,
-        config.gave("batch.eval_batch"),
-    )
-    if why is not None:
-        requested = config.batch
-        planned = _with_row(planned, "micro_batch", requested=requested.micro_batch, why=why)
-        planned = _with_row(planned, "effective_batch", requested=requested.effective)
-    if why_evaluated is not None and evaluated < planned.eval_batch:
-        planned = with_eval_batch(planned, evaluated, why_evaluated)
-    return planned, (*warnings, *more)
-
-
 def with_eval_batch(batching: Batching, eval_batch: int, why: str) -> Batching:
     """With a smaller evaluation batch, and the reason in its row."""
-    batching = _with_row(batching, "eval_batch", effective=eval_batch, why=why)
-    return replace(batching, eval_batch=eval_batch)
-
-
-def _with_row(batching: Batching, name: str, **changes: Any) -> Batching:
-    changed = (replace(row, **changes) if row.name == name else row for row in batching.rows)
-    return replace(batching, rows=tuple(changed))
+    rows = tuple(
+        replace(row, effective=eval_batch, why=why) if row.name == "eval_batch" else row
+        for row in batching.rows
+    )
+    return replace(batching, eval_batch=eval_batch, rows=rows)
 
 
 def _cut(config: BatchingConfig, ranks: int) -> tuple[int, int]:

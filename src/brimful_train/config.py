@@ -19,7 +19,6 @@ from typing import Annotated, Any, NamedTuple
 
 from cyclopts import Group, Parameter
 
-from brimful.decide.loading import POLICIES
 from brimful.errors import UsageError
 from brimful.units import GIB, parse_budget
 
@@ -376,9 +375,6 @@ class DataConfig:
     """Copy batches into pinned memory on their way to a card; without it wherever there is room for
     that.
     """
-    host_policy: str = "measured"
-    """How much of the host's memory loading may take: measured (bytes of workers and batches, under
-    60 % of what is free) or ladder (fixed batches and workers under 8 and 13 GiB free)."""
     strict: bool = False
     """Refuse what you gave where the host has no room for it; without it, it is kept with a
     warning.
@@ -395,7 +391,6 @@ class DataConfig:
             self,
             "data.",
             one_of("residence", ("auto", "device", "pinned", "host", "loader")),
-            one_of("host_policy", POLICIES),
             Rule("workers", _is_finite, "it is 0 or more"),
             Rule("memory_share", _is_share, "a share is above 0 and up to 1"),
             Rule("prefetch", _counts, "a worker makes one batch at least"),

@@ -2,7 +2,7 @@
 step.
 """
 
-from collections.abc import Sized
+from collections.abc import Callable, Sized
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -17,7 +17,7 @@ from brimful_inside.script import is_imaginary
 from brimful_train.batching import (
     Batching,
     Split,
-    plan_batches_on,
+    plan_batches,
     token_rows,
     with_eval_batch,
 )
@@ -116,9 +116,10 @@ def build_parts(
     is taken.
     """
     train_data, eval_data = cast(Sized, task.train_data), cast(Sized | None, task.eval_data)
-    train_samples, eval_samples = len(train_data), None if eval_data is None else len(eval_data)
     host = shared_host(device, ranks)
-    batching, warnings = plan_batches_on(host, config, ranks.size, train_samples, eval_samples)
+    batching = plan_batches(
+        config.batch, ranks.size, len(train_data), None if eval_data is None else len(eval_data)
+    )
     why = "as asked" if config.device != "auto" else "what PyTorch found here"
     rows = [EffectiveSetting("device", config.device, str(device), why)]
     rows += [choose_threads(host, device), *batching.rows]
@@ -129,7 +130,6 @@ def build_parts(
     module = _placed(task, device, ranks, log)
     precision = Precision(config.precision, device)
     network, network_rows = _network(module, task, config, device, ranks)
-    rows += [precision.row, *network_rows]
     optimizer, optimizer_rows = make_optimizer(
         module,
         config.optimizer,
@@ -137,65 +137,64 @@ def build_parts(
         scaling=config.scaling,
         device=device,
     )
-    rows += optimizer_rows
+    rows += [precision.row, *network_rows, *optimizer_rows]
+
+    def loaded(data: Any, sampler: EpochSampler, host: Host) -> DataPipeline:
+        room = Room(host, device_free_bytes(device, ranks))
+        return DataPipeline(data, sampler, device, config.data, config.seed, ranks, room)
+
+    def at_once(batch: int, sampler: EpochSampler, *phase: str) -> SamplesAtOnce:
+        split = Split(batch, batch, by_size=sampler.max_tokens is not None)
+        restarts = restart if not phase or network.sharded else None
+        return SamplesAtOnce(task, split, ranks, log.say, restarts, peaks, *phase)
 
     sampler = _sampler(task, config, batching, ranks)
-    room = Room(
-        host.for_training() if task.eval_data is not None else host,
-        device_free_bytes(device, ranks),
+    pipeline = loaded(
+        task.train_data, sampler, host.for_training() if task.eval_data is not None else host
     )
-    pipeline = DataPipeline(task.train_data, sampler, device, config.data, config.seed, ranks, room)
-    rows += [pipeline.residence, *pipeline.rows]
-    warnings += pipeline.plan.warnings
     schedule = _schedule(config, sampler, batching, optimizer)
-    rows += schedule.rows()
-    rows.append(
-        noise_row(config, network.sharded, batching.accumulation, ranks.size, task.decomposes)
-    )
-    noise = GradientNoise(network, str(rows[-1].effective), device, ranks.size)
-
-    split = _split(batching.micro_batch, sampler)
-    at_once = SamplesAtOnce(task, split, ranks, log.say, restart, peaks)
-    evaluation = None
-    if task.eval_data is not None:
-        host = host.less(pipeline.plan.host_bytes, pipeline.plan.shm_bytes)
-        batching, more = _with_room_for_evaluation(task, config, batching, host, ranks)
-        changed = {row.name: row for row in batching.rows}
-        rows = [changed.get(row.name, row) for row in rows]
-        room = Room(host, device_free_bytes(device, ranks))
-        eval_sampler = _eval_sampler(task, config, batching, ranks)
-        data = DataPipeline(
-            task.eval_data, eval_sampler, device, config.data, config.seed, ranks, room
-        )
-        more += data.plan.warnings
-        warnings += tuple(warning for warning in more if warning not in warnings)
-        rows += [replace(row, name=f"eval {row.name}") for row in data.rows if data.plan.workers]
-        eval_split = _split(batching.eval_batch, data.sampler)
-        eval_restart = restart if network.sharded else None
-        eval_at_once = SamplesAtOnce(
-            task, eval_split, ranks, log.say, eval_restart, peaks, "evaluation"
-        )
-        evaluation = Evaluation(task, network, precision, ranks, data, eval_at_once)
-    if config.data.strict:
-        refuse(warnings)
-    return Parts(
+    noise = noise_row(config, network.sharded, batching.accumulation, ranks.size, task.decomposes)
+    rows += [pipeline.residence, *pipeline.rows, *schedule.rows(), noise]
+    parts = Parts(
         network,
         optimizer,
         precision,
         schedule,
         batching,
-        at_once,
+        at_once(batching.micro_batch, sampler),
         sampler,
         pipeline,
-        evaluation,
-        noise,
+        None,
+        GradientNoise(network, str(noise.effective), device, ranks.size),
         rows,
-        warnings,
+        pipeline.plan.warnings,
     )
+    if task.eval_data is not None:
+        host = host.less(pipeline.plan.host_bytes, pipeline.plan.shm_bytes)
+        _add_evaluation(parts, task, config, host, ranks, loaded, at_once)
+    if config.data.strict:
+        refuse(parts.warnings)
+    return parts
 
 
-def _split(batch: int, sampler: EpochSampler) -> Split:
-    return Split(batch, batch, by_size=sampler.max_tokens is not None)
+def _add_evaluation(
+    parts: Parts,
+    task: Task,
+    config: Config,
+    host: Host,
+    ranks: Ranks,
+    loaded: Callable[[Any, EpochSampler, Host], DataPipeline],
+    at_once: Callable[..., SamplesAtOnce],
+) -> None:
+    batching, warnings = _with_room_for_evaluation(task, config, parts.batching, host, ranks)
+    changed = {row.name: row for row in batching.rows}
+    data = loaded(task.eval_data, _eval_sampler(task, config, batching, ranks), host)
+    parts.batching = batching
+    parts.rows = [changed.get(row.name, row) for row in parts.rows]
+    parts.rows += [replace(row, name=f"eval {row.name}") for row in data.rows if data.plan.workers]
+    parts.warnings = tuple(dict.fromkeys((*parts.warnings, *warnings, *data.plan.warnings)))
+    split = at_once(batching.eval_batch, data.sampler, "evaluation")
+    parts.evaluation = Evaluation(task, parts.network, parts.precision, ranks, data, split)
 
 
 def _network(
@@ -219,7 +218,7 @@ def _with_room_for_evaluation(
     task: Task, config: Config, batching: Batching, host: Host, ranks: Ranks
 ) -> tuple[Batching, tuple[Diagnostic, ...]]:
     """An evaluation batch whose samples the host has room for, by the largest of them."""
-    if is_imaginary() or config.data.host_policy == "ladder":
+    if is_imaginary():
         return batching, ()
     sample_bytes = None
     if ranks.first:

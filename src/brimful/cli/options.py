@@ -10,7 +10,8 @@ from cyclopts import Group, Parameter
 from brimful.errors import UsageError
 from brimful.units import parse_batch_size, parse_duration, parse_setting
 from brimful.values import Setting
-from brimful.verbs.session import Options, Watcher
+from brimful.verbs.session import Options
+from brimful.watcher import Watcher
 
 TRIALS = Group("Trials", sort_key=2)
 OUTPUT = Group("Output", sort_key=3)

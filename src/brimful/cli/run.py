@@ -9,7 +9,6 @@ from brimful.cli import views
 from brimful.cli.options import GPU_MEMORY, OUTPUT, WHERE, Home, Words, flag, pair, whole
 from brimful.errors import UsageError
 from brimful.units import parse_duration
-from brimful.verbs.session import Options
 
 RUN = Group("Run", sort_key=2)
 
@@ -24,9 +23,6 @@ class RunOptions:
     plan
         A record of `brimful tune`, `latest` (the newest of this command) or `none`. Without it and
         without --set: the newest of this command that is for this machine, if there is one.
-    strict
-        Refuse a plan that was tuned with another seed, output folder, run name or number of epochs;
-        without it, brimful lists such differences and follows the plan.
     set_
         The value of a setting, in place of the plan's: --set batch_size=64. May be repeated.
     max_restarts
@@ -37,10 +33,6 @@ class RunOptions:
         Begin anew, although the last run of this command was cut off (killed, told to end, or the
         machine went down); without it, brimful goes on from that run's checkpoint, with the text of
         --resume-with.
-    ladder
-        The batch sizes that you trust, tried in this order after out of memory: --ladder 96,80,64.
-        Without it brimful takes one that is known to fit, by trials, predictions or earlier runs,
-        else half.
     grace
         How long the command may take to end after a signal, writing its checkpoint, before brimful
         kills it.
@@ -60,7 +52,6 @@ class RunOptions:
     """
 
     plan: Annotated[str | None, Parameter(group=RUN, metavar="RECORD")] = None
-    strict: Annotated[bool, flag(group=RUN)] = False
     set_: Annotated[
         tuple[str, ...], flag(name=["--set", "-s"], group=RUN, metavar="NAME=VALUE")
     ] = ()
@@ -69,7 +60,6 @@ class RunOptions:
         str | None, Parameter(group=RUN, metavar="WORDS", allow_leading_hyphen=True)
     ] = None
     fresh: Annotated[bool, flag(group=RUN)] = False
-    ladder: Annotated[str | None, Parameter(group=RUN, metavar="N,N,...")] = None
     grace: Annotated[str, Parameter(group=RUN, metavar="TIME")] = "90s"
     batch_size_from: Annotated[str, Parameter(group=RUN, metavar="PLACE")] = "auto"
     host_limit: Annotated[str | None, Parameter(group=RUN, metavar="MEMORY")] = None
@@ -89,6 +79,7 @@ def run(
 
     After an out-of-memory error it starts again with a smaller batch size.
     """
+    from brimful.verbs.run import RunOptions as VerbOptions
     from brimful.verbs.run import run as verb
 
     if gpu is not None or gpu_memory is not None:
@@ -101,16 +92,17 @@ def run(
         record = verb(
             words,
             plan=options.plan,
-            strict=options.strict,
             settings=dict(map(pair, options.set_)),
             device=options.device,
-            max_restarts=whole("--max-restarts", options.max_restarts, 0),
-            resume_with=options.resume_with,
-            fresh=options.fresh,
-            ladder=options.ladder,
-            grace_s=parse_duration(options.grace),
-            host_limit=options.host_limit,
-            options=Options(home=options.home, batch_size_from=options.batch_size_from),
-            watcher=watcher,
+            options=VerbOptions(
+                home=options.home,
+                batch_size_from=options.batch_size_from,
+                watcher=watcher,
+                max_restarts=whole("--max-restarts", options.max_restarts, 0),
+                resume_with=options.resume_with,
+                fresh=options.fresh,
+                grace_s=parse_duration(options.grace),
+                host_limit=options.host_limit,
+            ),
         )
     return views.show_run(record, options.json)

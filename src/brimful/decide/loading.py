@@ -1,12 +1,9 @@
 """How much of the host's memory loading may take: workers, batches made ahead, pinned memory, data
 in memory, evaluation.
 
-Arithmetic on values. `measured`, the default, adds up bytes: each worker's own, each batch that is
-ready or kept, their pinned copies, and data that is put into memory; over all ranks of a machine
-they stay under `SHARE` of what is free. `ladder` is the ladder of a trainer that many know, for
-those who want it back: it has steps at 8 and 13 GiB, where `measured` has none.
-
-GiB is 1024**3 bytes: "13 GB free" is 12.1 GiB, and stands on the ladder's middle step.
+Arithmetic on values. It adds up bytes: each worker's own, each batch that is ready or kept, their
+pinned copies, and data that is put into memory; over all ranks of a machine they stay under `SHARE`
+of what is free.
 """
 
 import math
@@ -17,7 +14,6 @@ from brimful.errors import DoesNotFit
 from brimful.units import counted, format_bytes, format_duration
 from brimful.values import Diagnostic, EffectiveSetting, Source
 
-POLICIES = ("measured", "ladder")
 SHARE = 0.6  # of what is free, and of /dev/shm. Assumed: a training needs the rest for itself
 # of that, where there is an evaluation, whose loader lives beside the training's. Assumed
 TRAINING_SHARE = 0.75
@@ -29,7 +25,6 @@ _PINNED_TIMES = 2  # PyTorch's allocator of pinned memory takes the next power o
 # what more workers must bring. Assumed: less is within the noise of so short a measurement
 _GAIN = 0.1
 _STARVED = 0.02  # of a step: under this share of computing, p / c shows nothing any more
-_GIB = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -121,7 +116,7 @@ class Need:
 
 @dataclass(frozen=True)
 class Asked:
-    """What the user gave; None: left to the policy."""
+    """What the user gave; None: left to brimful."""
 
     workers: int | None = None
     prefetch: int | None = None
@@ -146,11 +141,9 @@ class LoaderPlan:
     warnings: tuple[Diagnostic, ...] = ()
 
 
-def plan_loader(
-    host: Host, need: Need, asked: Asked = Asked(), policy: str = "measured"
-) -> LoaderPlan:
+def plan_loader(host: Host, need: Need, asked: Asked = Asked()) -> LoaderPlan:
     """How a loader is set up. What was given stays as it is, and the rest follows from it."""
-    chosen = _on_the_ladder(host) if policy == "ladder" else _measured(host, need, asked)
+    chosen = _with_room(host, need, asked)
     in_force = (
         chosen.workers if asked.workers is None else asked.workers,
         chosen.prefetch if asked.prefetch is None else asked.prefetch,
@@ -159,10 +152,8 @@ def plan_loader(
     plan = LoaderPlan(
         *in_force, chosen.why, need.host_bytes(*in_force), need.shm_bytes(*in_force[:2])
     )
-    warnings = tuple(_warnings(host, need, plan, chosen, asked, policy))
-    return replace(
-        plan, rows=tuple(_rows(host, plan, asked, policy, bool(warnings))), warnings=warnings
-    )
+    warnings = tuple(_warnings(host, need, plan, chosen, asked))
+    return replace(plan, rows=tuple(_rows(host, plan, asked, bool(warnings))), warnings=warnings)
 
 
 def refuse(warnings: Sequence[Diagnostic]) -> None:
@@ -176,7 +167,7 @@ def refuse(warnings: Sequence[Diagnostic]) -> None:
         )
 
 
-def _measured(host: Host, need: Need, asked: Asked) -> LoaderPlan:
+def _with_room(host: Host, need: Need, asked: Asked) -> LoaderPlan:
     """The first of these that has room for a worker: pinned and with two batches ahead, with one,
     and the same unpinned.
     """
@@ -252,10 +243,8 @@ def _memory_text(host: Host) -> str:
     )
 
 
-def _rows(
-    host: Host, plan: LoaderPlan, asked: Asked, policy: str, warned: bool
-) -> Iterable[EffectiveSetting]:
-    why = _step_text(host) if policy == "ladder" else plan.why
+def _rows(host: Host, plan: LoaderPlan, asked: Asked, warned: bool) -> Iterable[EffectiveSetting]:
+    why = plan.why
     kept = f"kept as asked, but it is too much: {why}" if warned else "as asked"
     yield _row("workers", asked.workers, plan.workers, why, kept)
     if plan.workers or asked.prefetch is not None:
@@ -278,24 +267,9 @@ def _row(
 
 
 def _warnings(
-    host: Host, need: Need, plan: LoaderPlan, proposed: LoaderPlan, asked: Asked, policy: str
+    host: Host, need: Need, plan: LoaderPlan, proposed: LoaderPlan, asked: Asked
 ) -> Iterable[Diagnostic]:
-    """What was given, is kept, and is more than there is room for (on the ladder: than its step
-    has).
-    """
-    values = {
-        "workers": (asked.workers, proposed.workers),
-        "pin_memory": (asked.pin_memory and host.cards > 0, proposed.pin_memory),
-    }
-    if policy == "ladder":
-        over = {
-            name: most
-            for name, (value, most) in values.items()
-            if value is not None and value > most
-        }
-        for name, most in over.items():
-            yield _kept(name, getattr(asked, name), int(most), _step_text(host))
-        return
+    """What was given, is kept, and is more than there is room for."""
     shm = host.shm_room_bytes
     room = plan.host_bytes <= host.room_bytes and (shm is None or plan.shm_bytes <= shm)
     if room:
@@ -327,15 +301,6 @@ def _warnings(
     )
 
 
-def _kept(name: str, value: object, most: int, why: str) -> Diagnostic:
-    return Diagnostic(
-        "host-memory",
-        f"{name} {value} kept; the ladder would take {most}",
-        why,
-        "leave it out for the ladder to choose, or use --host-policy measured",
-    )
-
-
 # --- batches ---
 
 
@@ -354,55 +319,6 @@ def eval_batch(
     advice = "leave it out for brimful to choose, or give the training more memory"
     problem = f"eval_batch {wanted:,} kept; host memory allows {most:,}"
     return wanted, None, (Diagnostic("host-memory", problem, why, advice),)
-
-
-@dataclass(frozen=True)
-class Step:
-    """A step of the ladder. None: as configured."""
-
-    batch: int | None
-    eval_batch: int | None
-    workers: int
-    pin_memory: bool
-
-
-def ladder_step(host: Host) -> Step:
-    """Under 8 GiB free, under 13 GiB, and above (where the evaluation takes three times the
-    batch).
-    """
-    if host.free_bytes < 8 * _GIB:
-        return Step(1, 2, 0, False)
-    if host.free_bytes < 13 * _GIB:
-        return Step(4, 8, 0, False)
-    return Step(None, None, min(4, 2 * host.cards), host.cards > 0)
-
-
-def _on_the_ladder(host: Host) -> LoaderPlan:
-    step = ladder_step(host)
-    return LoaderPlan(step.workers, PREFETCH, step.pin_memory, _step_text(host))
-
-
-def _step_text(host: Host) -> str:
-    step = ladder_step(host)
-    where = {1: "under 8 GiB", 4: "8 to 13 GiB"}.get(step.batch or 0, "13 GiB and more")
-    return f"--host-policy ladder, {where}: {format_bytes(host.free_bytes)} of memory are free"
-
-
-def ladder_batch(
-    host: Host, name: str, wanted: int, given: bool
-) -> tuple[int, str | None, tuple[Diagnostic, ...]]:
-    """(samples, why not `wanted`, warnings) for the setting "micro_batch" or "eval_batch", the
-    ladder's own as configured.
-    """
-    step = ladder_step(host)
-    most = step.batch if name == "micro_batch" else step.eval_batch
-    if most is None or wanted <= most:
-        return wanted, None, ()
-    return (
-        (wanted, None, (_kept(name, wanted, most, _step_text(host)),))
-        if given
-        else (most, _step_text(host), ())
-    )
 
 
 # --- data in memory ---

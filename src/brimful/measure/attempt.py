@@ -12,7 +12,7 @@ from brimful import masking
 from brimful.measure import gather, kept_files, outcome
 from brimful.measure.course import Course
 from brimful.measure.gather import Heartbeats
-from brimful.measure.output import OutputTee, Show, tail
+from brimful.measure.output import OutputTee, tail
 from brimful.measure.supervisor import (
     Ending,
     SignalForwarding,
@@ -24,6 +24,7 @@ from brimful.measure.supervisor import (
 )
 from brimful.units import counted
 from brimful.values import Attempt, AttemptStarted, Device, Heartbeat
+from brimful.watcher import Watcher
 from brimful_inside import wire
 
 HEARTBEAT_S = 1.0
@@ -36,12 +37,11 @@ def run_attempt(
     host_limit_bytes: int | None,
     record_folder: Path,
     signals: SignalForwarding,
-    show: Show,
+    watcher: Watcher,
     on_heartbeat: Callable[[Heartbeat], None] = lambda _: None,
-    terminals: Mapping[str, int] | None = None,
 ) -> Attempt:
     """Runs the command with its files in its folder of the record (made here). `places`: where a
-    script without a flag has a setting's number.
+    script without a flag has a setting's number. `watcher` gets its output.
 
     Raises NoSuchCommand, and DiskFull before anything is started.
     """
@@ -63,7 +63,7 @@ def run_attempt(
     config_path = write_config(config, "what was kept before this attempt, which was not started")
     environment = environment_with_probe(device, started.environment, config_path)
     course, heartbeats = Course[Heartbeat](HEARTBEAT_S), Heartbeats(folder)
-    with OutputTee(folder, show, terminals) as output:
+    with OutputTee(folder, watcher.output, watcher.terminals) as output:
 
         def heartbeat(seconds: float, host_bytes: int) -> bool:
             output.follow_size()

@@ -29,6 +29,7 @@ from brimful.show.text import (
 )
 from brimful.units import counted, printable
 from brimful.values import Attempt, EffectiveSetting, Heartbeat, Outcome, Trial, TrialResult
+from brimful.watcher import Watcher
 from brimful_inside import wire
 
 #: Off a terminal: a line at most this often (seconds) while one trial runs.
@@ -63,7 +64,7 @@ def _live_line(stream: TextIO, line: Callable[[], str]) -> Live:
     )
 
 
-class Progress:
+class Progress(Watcher):
     """Shows on `stream` how trials go. Use as a context manager; calls outside of one are
     harmless.
     """
@@ -174,7 +175,7 @@ def _sizes(trial: Trial) -> list[tuple[str, float]]:
     return [(name, value) for name, value in values if isinstance(value, int | float)]
 
 
-class RunProgress:
+class RunProgress(Watcher):
     """A run: passes on the command's own bytes, with one line of brimful's below them on a
     terminal.
 
@@ -248,10 +249,6 @@ class RunProgress:
         start = "" if self._at_line_start or self._live is None else "\n"
         self._write("stderr", f"{start}brimful: {text}\n".encode(errors="backslashreplace"))
         self._at_line_start = True
-
-    def trial_started(self, trial: Trial, number: int, expected_total: int | None) -> None: ...
-    def trial_progress(self, progress: wire.Progress | None) -> None: ...
-    def trial_ended(self, result: TrialResult) -> None: ...
 
     def _clear(self) -> None:
         if self._live is not None:

@@ -140,8 +140,6 @@ class RunStarted:
     resume_words: tuple[str, ...]
     # an attempt is ended as out of host memory when its processes are seen to hold more
     host_limit_bytes: int | None = None
-    # the sizes to try after out of memory; (): brimful chooses
-    ladder: tuple[int, ...] = ()
     # the run of the same command that was cut off, and that this one continues
     goes_on: str | None = None
     # setting -> where brimful sets it in a script without a flag; digests of the files that it was

@@ -3,7 +3,7 @@ command on this machine.
 
 What decides memory and speed must agree: the command's words, the files that it was made of, the
 card. What is free (seeds, names, places to write to, epochs) may differ, so that one plan serves
-many runs; `strict` refuses that too.
+many runs.
 """
 
 import contextlib
@@ -69,15 +69,14 @@ def choose(
     settings_given: bool,
     device: str | None,
     home: Path | None,
-    strict: bool = False,
 ) -> Chosen:
     """The plan `named` (a record, "latest" or "none"); without a name, where no settings are given
-    either, the newest of this command. `strict`: one without `differences`. Raises PlanMismatch
-    where the plan named and this machine, command or its files disagree, NoSuchRecord, UsageError.
+    either, the newest of this command. Raises PlanMismatch where the plan named and this machine,
+    command or its files disagree, NoSuchRecord, UsageError.
     """
     if named is not None and named != _NONE:
         record = _named(named, command, home)
-        return _under(record, f"the plan of {record.opened.record_id}", command, device, strict)
+        return _under(record, f"the plan of {record.opened.record_id}", command, device)
     chosen = devices.without_torch(command, device or "auto")
     if settings_given:
         return Chosen("settings", "the settings given with --set", None, chosen)
@@ -87,7 +86,7 @@ def choose(
     for record in _of_the_same(command, home):
         why = f"the newest plan of this command, {record.opened.record_id}{passed_over}"
         try:
-            return _under(record, why, command, device, strict)
+            return _under(record, why, command, device)
         except PlanMismatch as error:
             aside = f" ({record.opened.record_id} is left aside: {error.problem})"
             passed_over = passed_over or aside
@@ -128,7 +127,7 @@ def _named(name: str, command: Command, home: Path | None) -> Record:
     return record
 
 
-def _under(record: Record, why: str, command: Command, device: str | None, strict: bool) -> Chosen:
+def _under(record: Record, why: str, command: Command, device: str | None) -> Chosen:
     """Raises PlanMismatch where the command's files are no longer those of the plan, and what
     `_device_for` raises.
     """
@@ -145,13 +144,6 @@ def _under(record: Record, why: str, command: Command, device: str | None, stric
         )
     free = _free_differences(record.opened.command, command)
     free += tuple(f"{path} is not here" for path in files.elsewhere)
-    if free and strict:
-        raise PlanMismatch(
-            problem=f"the plan {name} differs from this run: {'; '.join(free)}",
-            explanation="--strict refuses every difference, even where neither memory nor speed "
-            "depends on it",
-            suggestion="leave --strict out, or tune this command",
-        )
     return Chosen("plan", why, record, _device_for(record, command, device), free)
 
 

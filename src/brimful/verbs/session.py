@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
 
 from brimful import command as commands
 from brimful import masking
@@ -38,30 +37,10 @@ from brimful.values import (
     Trial,
     TrialResult,
 )
-from brimful_inside import wire
+from brimful.watcher import Watcher
 
 PARTIAL = "partial"  # the code of what is said of an answer that was cut short
 _NOT_OF_DATA = ("batch_size", "eval_batch_size", "accumulation", "num_workers", "lr")
-
-
-class Watcher(Protocol):
-    """Who watches while a verb works (a terminal, a notebook, nobody)."""
-
-    def trial_started(self, trial: Trial, number: int, expected_total: int | None) -> None:
-        pass
-
-    def trial_progress(self, progress: wire.Progress | None) -> None:
-        pass
-
-    def trial_ended(self, result: TrialResult) -> None:
-        pass
-
-    def message(self, text: str) -> None:
-        pass
-
-
-class Nobody(Watcher):
-    """Watches in silence."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +55,7 @@ class Options:
     steps: int | None = None  # measured steps of a trial; None: as the verb needs
     # `decide.batch_size_place`: "auto", "flag", "script", "loader" or "none".
     batch_size_from: str = AUTO
-    watcher: Watcher = field(default_factory=Nobody)
+    watcher: Watcher = field(default_factory=Watcher)
 
 
 class Session:
@@ -94,6 +73,7 @@ class Session:
         self.exit_code = 0  # of a verb that ends without an error
         self.stop: BaseException | None = None  # what cut the work short: no trial runs after it
         self.outlives_a_full_disk = False  # what goes on matters more than its record
+        self._disk_is_full = False
 
     def run(
         self,
@@ -217,21 +197,34 @@ class Session:
 
     def keep(self, entry: Entry) -> None:
         """On the disk and in `record`, a plan or prediction with the files that it was found with.
-        Raises DiskFull; `record` has the entry even so."""
+        Raises DiskFull, but where the work matters more than its record; `record` has the entry
+        even so."""
         if isinstance(entry, Plan | Prediction) and self.opened.command is not None:
             entry = replace(
                 entry,
                 sources=sources.digests(commands.signature(self.opened.command), self.results),
             )
         self.entries.append(entry)
-        self.writer.append(entry)
+        if self._disk_is_full:
+            return
+        try:
+            self.writer.append(entry)
+        except DiskFull as error:
+            if not self.outlives_a_full_disk:
+                raise
+            self._disk_is_full = True
+            self.message(
+                f"{error.problem} The run goes on; its record stays as it is. {error.suggestion}"
+            )
 
     def note(self, advice: Diagnostic, said: Diagnostic | None = None) -> None:
-        """`said`: what is said of it at once, where the record has more."""
+        """Keeps and says it: in full the first time, the problem alone where it repeats. `said`:
+        what is said of it, where the record has more."""
+        repeats = advice in self.entries
         self.keep(advice)
         said = said or advice
-        text = "; ".join(filter(None, (said.problem, said.explanation)))
-        self.message(f"{text}. {said.suggestion}".rstrip())
+        parts = [said.problem, *(() if repeats else (said.explanation, said.suggestion))]
+        self.message(" ".join(f"{part[0].upper()}{part[1:]}." for part in parts if part))
 
     def message(self, text: str) -> None:
         self.options.watcher.message(masking.text(text))
@@ -289,11 +282,7 @@ def opened(
         session.keep(Closed(1, time.time(), f"{type(error).__name__}: {error}"))
         raise
     else:
-        try:
-            session.keep(Closed(session.exit_code, time.time()))
-        except DiskFull:
-            if not session.outlives_a_full_disk:
-                raise
+        session.keep(Closed(session.exit_code, time.time()))
     finally:
         session.imports.close()
         kept_files.mask(session.folder / "imports")

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from brimful import command as commands
-from brimful.decide.loading import POLICIES
 from brimful.decide.run.settings import BATCH_SIZE, EVAL_BATCH_SIZE, WORKERS
 from brimful.errors import UsageError
 from brimful.values import Objective, Record, Setting
@@ -19,15 +18,11 @@ def tune(
     *,
     device: str = "auto",
     objective: str = Objective.THROUGHPUT,
-    host_policy: str = "measured",
-    strict: bool = False,
     settings: Mapping[str, Setting] | None = None,
     options: Options | None = None,
 ) -> Record:
     """Finds settings for the command on what is here. Returns the record, whose `plan` is the
     answer.
-
-    `host_policy` and `strict`: `brimful.decide.loading`, for the loader on this machine.
 
     Raises UsageError where the command takes no batch size or ignores it, DoesNotFit when no batch
     size fits, and the errors of `verbs.results` when it does not train.
@@ -35,12 +30,6 @@ def tune(
     began = start(argv, settings, options, device, HERE)
     if not takes(began.command) and not began.finds_places:
         raise commands.no_place_for_a_batch_size()
-    if host_policy not in POLICIES:
-        raise UsageError(
-            f"--host-policy {host_policy}",
-            "there is no such policy",
-            f"name one of {', '.join(POLICIES)}",
-        )
     if objective not in list(Objective):
         raise UsageError(
             f"--objective {objective}",
@@ -52,5 +41,5 @@ def tune(
     others = began.other_values((BATCH_SIZE, EVAL_BATCH_SIZE, WORKERS), num_workers=0)
     with began.session("tune", goal) as session:
         session.limits_the_whole = True
-        tune_measured.run(session, tune_plan.Task(began, goal, others, host_policy, strict))
+        tune_measured.run(session, tune_plan.Task(began, goal, others))
     return session.record()

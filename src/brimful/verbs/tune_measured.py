@@ -17,7 +17,7 @@ from brimful.decide.loaders_seen import (
     largest_batch,
     main_loader,
 )
-from brimful.decide.loading import Asked, LoaderPlan, plan_loader, refuse, workers_to_try
+from brimful.decide.loading import Asked, LoaderPlan, plan_loader, workers_to_try
 from brimful.decide.memory.bracket import run_search, upper_limit
 from brimful.decide.memory.search_measured import (
     FIRST_SIZE,
@@ -80,8 +80,6 @@ def run(session: Session, task: Task) -> None:
         raise stop or _nothing_fits(session, task)
     task = _with_workers(session, task)
     room = _room(session, task, memory.largest)
-    if task.strict:
-        refuse(room.warnings)
     end = _search_speed(session, task, _problem(session, task, memory, limits, room), stop)
     if end.result.chosen is None:
         raise error_of(session, end.result.failure or session.results[-1])
@@ -258,12 +256,10 @@ def _room(session: Session, task: Task, batch_size: int) -> LoaderPlan:
         else task.start.asked or batch_size
     )
     first, asked = next(filter(trained, session.results)), task.asked_workers
-    plan = loader_plan(first, size, asked, task.host_policy)
+    plan = loader_plan(first, size, asked)
     if asked is None or not task.chooses_workers:
         return plan
-    return replace(
-        loader_plan(first, size, None, task.host_policy), rows=plan.rows, warnings=plan.warnings
-    )
+    return replace(loader_plan(first, size, None), rows=plan.rows, warnings=plan.warnings)
 
 
 def _same_samples(results: list[TrialResult]) -> bool:
@@ -303,9 +299,7 @@ def _worker_counts(session: Session, task: Task, room: LoaderPlan, cores: int) -
     place = workers_place_in(session.results) if by_flag else None
     if not task.chooses_workers or (by_flag and (place is None or place.number != workers)):
         return ()
-    counts = (
-        (room.workers,) if task.host_policy == "ladder" else workers_to_try(cores, room.workers)
-    )
+    counts = workers_to_try(cores, room.workers)
     return tuple(count for count in counts if count not in (0, workers))
 
 
@@ -384,10 +378,8 @@ def _memory_unknown(task: Task, result: TrialResult) -> TrialFailed:
     )
 
 
-def loader_plan(
-    trial: TrialResult, batch_size: int, workers: Setting | None, policy: str
-) -> LoaderPlan:
+def loader_plan(trial: TrialResult, batch_size: int, workers: Setting | None) -> LoaderPlan:
     """For the training loader of a trial at a batch size; `workers`: given by the user."""
     asked = Asked(workers=int(workers) if workers is not None else None)
     need = need_of(main_loader(trial), batch_size)
-    return plan_loader(host_of(trial.reports[0]), need, asked, policy)
+    return plan_loader(host_of(trial.reports[0]), need, asked)

@@ -45,8 +45,6 @@ class Task:
     start: Start
     objective: Objective
     settings: Mapping[str, Setting]  # all but the batch size
-    host_policy: str = "measured"
-    strict: bool = False
     # trials of the memory that were run already
     tried: Mapping[int, TrialResult] = field(default_factory=dict)
     # the script's own, where a placeholder stands open

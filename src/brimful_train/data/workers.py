@@ -121,7 +121,7 @@ def decide_loading(
     """
     asked = Asked(config.workers, config.prefetch, config.pin_memory)
     if config.workers == 0 or is_imaginary():
-        plan = plan_loader(host, Need(0, 1), replace(asked, workers=0), config.host_policy)
+        plan = plan_loader(host, Need(0, 1), replace(asked, workers=0))
         if config.workers == 0:
             return plan
         return _explained(plan, asked, "a trial on an imaginary card makes its batches itself")
@@ -134,8 +134,8 @@ def decide_loading(
             lambda indices: collate(samples_of(unopened, indices)), first
         )
     need = Need(batch_bytes / samples, len(first), kept, epoch)
-    plan = plan_loader(host, need, asked, config.host_policy)
-    if config.workers is not None or config.host_policy == "ladder":
+    plan = plan_loader(host, need, asked)
+    if config.workers is not None:
         return plan
     if plan.workers == 0:
         return _explained(plan, asked, f"{plan.why}: there is room for no worker")
@@ -154,10 +154,7 @@ def decide_loading(
 
     def planned(worker_bytes: int, workers: int | None = None) -> LoaderPlan:
         return plan_loader(
-            host,
-            replace(need, worker_bytes=worker_bytes),
-            replace(asked, workers=workers),
-            config.host_policy,
+            host, replace(need, worker_bytes=worker_bytes), replace(asked, workers=workers)
         )
 
     rates, worker_bytes = measure(loader, making_s, lambda each_bytes: planned(each_bytes).workers)

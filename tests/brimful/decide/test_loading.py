@@ -15,7 +15,6 @@ from brimful.decide.loading import (
     choose_workers,
     eval_batch,
     holds_data,
-    ladder_batch,
     plan_loader,
     refuse,
     smallest,
@@ -89,7 +88,7 @@ def test_all_that_loading_takes_on_a_machine_stays_under_60_percent_of_what_is_f
 
 @given(NEEDS, st.integers(1, 16), st.integers(0, 2), st.floats(0.5, 30))
 def test_a_little_more_memory_makes_a_little_difference(need, cores, cards, gib):
-    """No cliff as the ladder's, whose batch at 13.01 GiB is 16 times that at 12.99."""
+    """No cliff, as steps by free memory have."""
     below, above = (Host(int(free * GIB), cores, None, cards=cards) for free in (gib, gib * 1.001))
     one, other = plan_loader(below, need), plan_loader(above, need)
     sizes = [
@@ -105,43 +104,23 @@ def test_a_little_more_memory_makes_a_little_difference(need, cores, cards, gib)
         )
 
 
-@pytest.mark.parametrize(
-    ("gib", "batch", "evaluated", "workers", "pins"),
-    [
-        (7.99, 1, 2, 0, False),
-        (8, 4, 8, 0, False),
-        (12.99, 4, 8, 0, False),
-        (13, 64, 192, 4, True),
-        (64, 64, 192, 4, True),
-    ],
-)
-def test_the_ladder_has_its_three_steps(gib, batch, evaluated, workers, pins):
-    host = Host(int(gib * GIB), 8, GIB, cards=2)
-    plan = plan_loader(host, SMALL, policy="ladder")
-    assert (plan.workers, plan.pin_memory) == (workers, pins)
-    assert ladder_batch(host, "micro_batch", 64, given=False)[0] == batch
-    assert ladder_batch(host, "eval_batch", 192, given=False)[0] == evaluated
-    assert all("GiB" in row.why for row in plan.rows if row.name == "workers")
-
-
 @given(
     HOSTS,
     NEEDS,
     st.integers(0, 100),
     st.integers(1, 50),
     st.booleans(),
-    st.sampled_from(["measured", "ladder"]),
 )
 def test_what_was_given_is_kept_and_a_warning_says_where_it_is_too_much(
-    host, need, workers, prefetch, pin, policy
+    host, need, workers, prefetch, pin
 ):
-    plan = plan_loader(host, need, Asked(workers, prefetch, pin), policy)
+    plan = plan_loader(host, need, Asked(workers, prefetch, pin))
     assert (plan.workers, plan.prefetch) == (workers, prefetch)
     assert plan.pin_memory == (pin and host.cards > 0)
     fits = (
         host.ranks * bytes_held(need, workers, prefetch, plan.pin_memory) <= 0.6 * host.free_bytes
     )
-    if policy == "measured" and not fits:
+    if not fits:
         assert plan.warnings
     if plan.warnings:
         with pytest.raises(DoesNotFit):

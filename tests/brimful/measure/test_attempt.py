@@ -21,18 +21,20 @@ from brimful.measure.attempt import run_attempt
 from brimful.measure.output import OutputTee
 from brimful.measure.supervisor import SignalForwarding
 from brimful.values import Attempt, AttemptStarted, Device, Outcome
+from brimful.watcher import Watcher
 
 READY = "import os, signal, sys, time\ndef ready(): print('ready', flush=True)\n"
 
 
-class User:
+class User(Watcher):
     """Who sees the output; `when_ready` is called once the command has printed "ready"."""
 
-    def __init__(self, when_ready=lambda: None):
+    def __init__(self, when_ready=lambda: None, terminals=None):
+        self.terminals = terminals or {}
         self.seen = {"stdout": b"", "stderr": b""}
         self.when_ready = when_ready
 
-    def show(self, stream: str, data: bytes) -> None:
+    def output(self, stream: str, data: bytes) -> None:
         before, self.seen[stream] = self.seen[stream], self.seen[stream] + data
         if stream == "stdout" and b"ready" in self.seen[stream] and b"ready" not in before:
             self.when_ready()
@@ -50,9 +52,9 @@ def run(
     argv = more.pop("argv", (sys.executable, str(path)))
     known = {"number": 1, "settings": (), "resumed": None, "started_unix_s": 0.0, "pid": 1}
     started = AttemptStarted(argv=argv, folder="attempt-001", **known)
-    record, show = tmp_path / "record", (user or User()).show
+    record, signals = tmp_path / "record", signals or SignalForwarding()
     return run_attempt(
-        started, Device("cpu", "cpu"), {}, None, record, signals or SignalForwarding(), show, **more
+        started, Device("cpu", "cpu"), {}, None, record, signals, user or User(), **more
     )
 
 
@@ -344,8 +346,7 @@ def test_the_memory_of_an_attempt_is_seen_over_its_time(tmp_path):
     "script",
     [
         "held = b'1' * {held}",
-        "import subprocess\n"
-        "subprocess.run([sys.executable, '-S', '-c', \"held = b'1' * {held}\"])",
+        "import subprocess\nsubprocess.run([sys.executable, '-S', '-c', \"held = b'1' * {held}\"])",
     ],
     ids=["of the command", "of a process that it awaits"],
 )

@@ -41,8 +41,9 @@ from brimful.values import (
     TrialResult,
 )
 from brimful.verbs.compare import Until, compare
-from brimful.verbs.run import Passes, run
+from brimful.verbs.run import RunOptions, run
 from brimful.verbs.session import Options
+from brimful.watcher import Watcher
 from brimful_inside.wire import Failure
 from tests.brimful.verbs.test_predicted_speed import Clocked
 from tests.brimful.verbs.world import COMMAND, GIB, MIB, Learning, World, work
@@ -305,15 +306,21 @@ def training(script: str = TRAIN) -> Iterator[tuple[Path, Options]]:
         yield path, Options(home=Path(folder) / "home")
 
 
-class Quiet(Passes):
+class Quiet(Watcher):
     def output(self, stream: str, data: bytes) -> None: ...
 
 
-def ran(words: tuple[str, ...], script: str = TRAIN, **more: Any) -> Record:
+def ran(
+    words: tuple[str, ...],
+    script: str = TRAIN,
+    settings: dict[str, int] | None = None,
+    resume_with: str | None = None,
+) -> Record:
     """The record of a run of a script that needs no torch."""
     with training(script) as (path, options):
         argv = (sys.executable, str(path), *words)
-        record = run(argv, device="cpu", options=options, watcher=Quiet(), **more)
+        options = RunOptions(home=options.home, watcher=Quiet(), resume_with=resume_with)
+        record = run(argv, device="cpu", settings=settings, options=options)
         folder = str(path.parent.resolve())
     attempts = tuple(
         replace(

@@ -12,8 +12,8 @@ from brimful.measure import host
 from brimful.show.run_sections import warnings_of
 from brimful.values import Failure, Outcome, Place, Verdict
 from brimful.verbs.predict import predict
-from brimful.verbs.session import Nobody
 from brimful.verbs.tune import tune
+from brimful.watcher import Watcher
 from tests.brimful.verbs.world import GIB, MIB, Ragged, Uneven, World, reporting, work
 
 SCRIPT = Place("script", "/work/train.py", 6, 13, 16, "batch_size = 16", "data.py:51")
@@ -280,7 +280,7 @@ def test_a_small_size_that_was_asked_for_is_not_tried_where_two_others_failed_al
 
 def test_other_places_of_the_number_are_a_detail_of_the_record(monkeypatch):
     said = []
-    monkeypatch.setattr(Nobody, "message", lambda self, text: said.append(text))
+    monkeypatch.setattr(Watcher, "message", lambda self, text: said.append(text))
     places = (replace(SCRIPT, others=["model.py:31"]), LOADER)
     answer = work(world(places=places), predict, COMMAND, gpu="a100-40gb").prediction
     (note,) = [result for result in answer.warnings if result.code == "batch-size-place"]

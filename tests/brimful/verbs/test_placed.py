@@ -12,6 +12,7 @@ from brimful.measure.accelerators import Accelerator
 from brimful.values import Outcome, Place
 from brimful.verbs import devices
 from brimful.verbs import session as session_module
+from brimful.verbs.run import RunOptions
 from brimful.verbs.session import Options
 from tests.brimful.verbs.test_run import Notebook
 from tests.brimful.verbs.world import World, chosen
@@ -31,10 +32,9 @@ def works(tmp_path, monkeypatch):
     def call(verb=run, size=None, places=(place,), **more):
         world, user = World(places=places, dataset=100_000), Notebook()
         monkeypatch.setattr(session_module, "run_trial", world.launch)
-        if verb is run:
-            more |= {"watcher": user}
         given = {} if size is None else {"batch_size": size}
-        options = Options(home=tmp_path / "home", watcher=user)
+        kind = RunOptions if verb is run else Options
+        options = kind(home=tmp_path / "home", watcher=user)
         command = [sys.executable, "train.py"]
         return verb(command, settings=given, options=options, **more), world.launched, user.messages
 

@@ -20,7 +20,7 @@ from brimful.show.headline import headline
 from brimful.show.sections import sections
 from brimful.values import Outcome
 from brimful.verbs import run_before
-from brimful.verbs.session import Options
+from brimful.verbs.run import RunOptions
 from brimful_inside import wire
 from tests.brimful.end_to_end.helper import environment, start
 from tests.brimful.measure.helper import REPORT
@@ -108,11 +108,11 @@ def cuts(tmp_path, monkeypatch):
                 writer.replace(replace(REPORT, resumes_itself=True))
 
     def again(*words: str, **more):
-        user = Notebook()
+        user, settings = Notebook(), more.pop("settings", None)
         more = {"resume_with": "--resume last"} | more
-        options = Options(home=tmp_path / "home")
+        options = RunOptions(home=tmp_path / "home", watcher=user, **more)
         argv = [sys.executable, "train.py", *words]
-        return user, run(argv, device="cpu", options=options, watcher=user, **more)
+        return user, run(argv, device="cpu", settings=settings, options=options)
 
     def newest():
         return read_record("latest", tmp_path / "home")

@@ -233,19 +233,6 @@ def test_one_plan_serves_thirty_seeds_and_output_folders_and_lists_what_differs(
             assert choice.differences == (*expected, f"--run-name r{seed}, tuned without")
 
 
-def test_strict_refuses_a_named_plan_of_another_seed_and_leaves_it_aside_when_found(tmp_path):
-    name = tuned(tmp_path, (*WORDS, "--seed", "0"))
-    words = (*WORDS, "--seed", "1")
-    with pytest.raises(PlanMismatch, match="--seed 1, tuned with 0"):
-        choose(parse(words), name, False, None, tmp_path, strict=True)
-    left = choose(parse(words), None, False, None, tmp_path, strict=True)
-    assert left.source == "command" and "--seed 1, tuned with 0" in left.why
-    assert (
-        choose(parse((*WORDS, "--seed", "0")), name, False, None, tmp_path, strict=True).differences
-        == ()
-    )
-
-
 @pytest.mark.parametrize(
     ("change", "why"),
     [(lambda model: model.write_text("wide = 8"), "has changed"), (Path.unlink, "is not here")],

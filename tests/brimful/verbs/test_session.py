@@ -19,7 +19,8 @@ from brimful.record import list_records, read_record
 from brimful.show.console import make_console, show_record
 from brimful.show.html import render_page
 from brimful.values import Outcome
-from brimful.verbs.session import Nobody, Options, opened
+from brimful.verbs.session import Options, opened
+from brimful.watcher import Watcher
 from tests.brimful.verbs.test_run import Notebook
 from tests.brimful.verbs.world import World, work
 
@@ -177,7 +178,7 @@ def test_a_trial_that_starts_again_is_timed_anew(tmp_path, monkeypatch):
     """What is said of its time is what its result says."""
     started: list[int] = []
     monkeypatch.setattr(
-        Nobody, "trial_started", lambda _, trial, number, of: started.append(number)
+        Watcher, "trial_started", lambda _, trial, number, of: started.append(number)
     )
     work(Forking(), predict, ("my-train", "--batch-size", "4"), gpu_memory="4GiB", home=tmp_path)
     assert started[:2] == [1, 1] and started.count(2) <= 1

@@ -281,20 +281,6 @@ def test_a_number_of_workers_that_was_given_is_kept_with_a_warning_or_refused():
     assert any(
         trial.code == "host-memory" and "16" in trial.problem for trial in record.plan.warnings
     )
-    with pytest.raises(DoesNotFit, match="workers 16"):
-        work(World(overhead_s=0.3), tune, WITH_WORKERS, **given, strict=True)
-
-
-@pytest.mark.usefixtures("small_host")
-def test_the_ladder_gives_no_workers_under_8_gib_and_another_policy_is_refused():
-    where = {"device": "cpu", "budget": "1GiB"}
-    record = work(World(overhead_s=0.3), tune, WITH_WORKERS, **where, host_policy="ladder")
-    assert (
-        settings_of(record)["num_workers"].effective == 0
-        and "under 8 GiB" in settings_of(record)["num_workers"].why
-    )
-    with pytest.raises(UsageError, match="--host-policy steps"):
-        work(World(), tune, WITH_WORKERS, **where, host_policy="steps")
 
 
 AT = Place(
