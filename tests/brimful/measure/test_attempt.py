@@ -94,13 +94,8 @@ def test_on_a_terminal_the_command_has_a_terminal_of_the_same_size_and_line_ends
     outer, inner = pty.openpty()
     try:
         termios.tcsetwinsize(inner, (33, 77))
-        user = User()
-        run(
-            tmp_path,
-            "print(os.isatty(1), os.isatty(2), *os.get_terminal_size(1))",
-            user,
-            terminals={"stdout": inner},
-        )
+        user = User(terminals={"stdout": inner})
+        run(tmp_path, "print(os.isatty(1), os.isatty(2), *os.get_terminal_size(1))", user)
         assert user.seen["stdout"] == kept(tmp_path, "stdout") == b"True False 77 33\n"
     finally:
         os.close(outer)
@@ -109,7 +104,7 @@ def test_on_a_terminal_the_command_has_a_terminal_of_the_same_size_and_line_ends
 
 def test_what_a_full_disk_does_not_keep_still_reaches_the_user(tmp_path):
     user = User()
-    tee = OutputTee(tmp_path, user.show)
+    tee = OutputTee(tmp_path, user.output)
     os.dup2(os.open("/dev/full", os.O_WRONLY), tee._files["stdout"])
     for word in (b"one", b"two"):
         os.write(tee.child_streams["stdout"], word)
