@@ -48,17 +48,16 @@ class Runs:
         self._fitting: dict[Candidate, list[TrialResult]] = {}
 
     def add(self, sample: TrialResult, candidate: Candidate, lowers: bool) -> None:
-        """Files a sample. `lowers`: a size that does not fit lowers the ceiling (not so with
-        others that are only tried).
+        """Files a sample. `lowers`: a size that does not fit lowers the ceiling (with others that
+        are only tried, it is dead).
         """
         self.samples.append(sample)
         if self._fits(sample):
             self._fitting.setdefault(candidate, []).append(sample)
-        elif (
-            sample.outcome in OUT_OF_MEMORY or sample.outcome is Outcome.COMPLETED
-        ):  # completed, with its peak over the budget
-            # no larger size is named from now on, whatever earlier runs of it showed
-            self.ceiling = min(self.ceiling, candidate.size - 1) if lowers else self.ceiling
+        elif lowers and (sample.outcome in OUT_OF_MEMORY or sample.outcome is Outcome.COMPLETED):
+            # completed, with its peak over the budget: no larger size is named from now on,
+            # whatever earlier runs of it showed
+            self.ceiling = min(self.ceiling, candidate.size - 1)
             for other in [other for other in self._fitting if other.size > self.ceiling]:
                 del self._fitting[other]
         elif sample.outcome is not Outcome.INTERRUPTED:
@@ -98,6 +97,11 @@ class Runs:
             if (rates := self.rates(candidate))
         }
 
+    def turn(self, candidate: Candidate, other: Candidate) -> Candidate:
+        """Which of the two runs next."""
+        counts = len(self.rates(candidate)), len(self.rates(other))
+        return candidate if counts[0] <= counts[1] else other
+
     def gain(self, candidate: Candidate, other: Candidate) -> Gain | None:
         """By how much the candidate is better, by the runs of these two alone."""
         return gain(self.at(candidate), self.at(other))
@@ -107,9 +111,13 @@ class Runs:
 class Request:
     """The next trial to run."""
 
-    settings: dict[str, Setting]
+    candidate: Candidate
     see_eval: bool = False  # it may be the one that confirms the plan
     verifies: bool = False  # with the loader's own batches, for as long as reserved memory rises
+
+    @property
+    def settings(self) -> dict[str, Setting]:
+        return self.candidate.settings
 
 
 @dataclass(frozen=True)
