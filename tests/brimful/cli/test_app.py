@@ -158,6 +158,18 @@ def test_what_is_no_budget_is_reported(typed, budget, expected):
             ["predict", "--gpu", "t4", "--solve", "max-length", *TRAIN, "8"],
             "you asked about max_length",
         ),
+        (
+            ["predict", "--gpu", "t4", "--solve", "lr", "--grid", "batch_size=1,2", *TRAIN, "8"],
+            "--solve lr together with --grid",
+        ),
+        (
+            ["predict", "--gpu", "t4", "--solve", "lr", "--set", "lr=7", *TRAIN, "8"],
+            "--set lr=7 together with --solve",
+        ),
+        (
+            ["predict", "--gpu", "l4,t4", "--grid", "batch_size=1,2", *TRAIN, "8"],
+            "--grid for 2 cards",
+        ),
         (["report"], "no record 'latest'"),
         (["report", "nothere"], "no record 'nothere'"),
     ],

@@ -7,7 +7,7 @@ import pytest
 
 from brimful import predict
 from brimful.decide.memory import uneven
-from brimful.errors import CommandFailed, UsageError
+from brimful.errors import CommandFailed
 from brimful.show.headline import headline
 from brimful.show.markdown import render_markdown
 from brimful.show.text import bytes_text
@@ -168,21 +168,6 @@ def test_batch_sizes_beyond_the_data_set_are_those_of_the_data_set():
         trial for trial in clocked.prediction.warnings if trial.code == "batch-exceeds-dataset"
     ]
     assert warning.problem == "the batch size is 8 and the data set has 3 samples"
-
-
-@pytest.mark.parametrize(
-    ("values", "command", "says"),
-    [
-        ((1, 2), ("my-train", "--max-length", "9"), r"no \{batch_size\}"),
-        ((), COMMAND, "a grid of 0 combinations"),
-        (tuple(range(1, 402)), COMMAND, "a grid of 401 combinations"),
-    ],
-)
-def test_a_table_without_a_place_for_its_sizes_of_no_cells_or_of_hundreds_is_refused(
-    values, command, says
-):
-    with pytest.raises(UsageError, match=says):
-        tabled(Table(), {"batch_size": values}, command, batch_size_from="none")
 
 
 @pytest.mark.parametrize(("extra", "in_tokens"), [(0, True), (1, False)])

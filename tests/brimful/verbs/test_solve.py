@@ -236,31 +236,6 @@ def test_the_open_batch_size_and_solving_for_it_are_one_question():
     assert of_prediction(prediction).sentence == of_prediction(left_open).sentence
 
 
-@pytest.mark.parametrize(
-    ("more", "says"),
-    [
-        ({"solve": "rank"}, "you asked about rank, and the command has no {rank} and no --rank"),
-        (
-            {"solve": "max_length", "grid": {"batch_size": (1, 2)}},
-            "--solve max_length together with --grid",
-        ),
-        (
-            {"solve": "max_length", "settings": {"max_length": 7}},
-            "--set max_length=7 together with --solve",
-        ),
-        (
-            {"grid": {"max_length": (1, 2)}, "gpu": "l4,t4", "gpu_memory": None},
-            "--grid for 2 cards",
-        ),
-        ({"grid": {"a": (1,), "b": (2,), "c": (3,)}}, "a grid of 3 settings"),
-        ({"grid": {"rank": (1, 2)}}, "you asked about rank"),
-    ],
-)
-def test_a_question_that_cannot_be_meant_is_refused_in_a_sentence(more, says):
-    with pytest.raises(UsageError, match=says):
-        work(Shaped(), predict, COMMAND, **({"gpu_memory": "4GiB"} | more))
-
-
 def test_what_if_tries_its_changes_at_the_value_that_was_solved_for():
     world = Shaped(quadratic=4096, helps={"checkpointing": 0.5})
     prediction = solved(world, what_if=True).prediction
