@@ -1,5 +1,5 @@
 """The charts of a page as static SVG, drawn by Vega-Lite without a network: memory and speed
-against batch size, the bars, and the heat map of a table of settings.
+against batch size, and the bars.
 
 Import it late: altair takes most of a second. The style sheet turns each colour into its own, light
 or dark.
@@ -9,14 +9,13 @@ import hashlib
 import html
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from operator import attrgetter
 from typing import Any
 
 import altair
 import vl_convert
 
-from brimful.show.text import CATEGORIES, share_text
+from brimful.show.text import CATEGORIES
 from brimful.units import format_bytes, format_interval, noun_of
 from brimful.values import (
     Breakdown,
@@ -24,10 +23,7 @@ from brimful.values import (
     Estimate,
     MemoryEstimate,
     Point,
-    PredictedSpeed,
     Source,
-    SpeedEstimate,
-    Verdict,
 )
 
 alt: Any = altair
@@ -80,16 +76,6 @@ _LONGEST_LABEL = 180  # pixels, from where Vega shortens it
 _ENDS_THE_PROCESS = re.compile(
     r'(\\["\\/nrt])|\\u00[0-9a-f]{2}|\\[bf]|[\x7f-\x9f\ud800-\udfff\ufffe-\U0010ffff]'
 )
-
-# Of a heat map:
-_FIELD = 40  # pixels of a line
-_LETTER = 6.2  # pixels of a letter, 11 high
-_VERDICTS = {
-    Verdict.FITS: PALETTE["chosen"],
-    Verdict.TIGHT: PALETTE["fit"],
-    Verdict.DOES_NOT_FIT: PALETTE["limit"],
-    "": PALETTE["muted"],  # it fails
-}
 
 
 def memory_chart(
@@ -144,68 +130,40 @@ def memory_chart(
     )
 
 
-def speed_chart(estimate: SpeedEstimate, baseline: tuple[int, Estimate] | None, width: int) -> str:
-    """Throughput with its intervals, the band within the tolerance of the best, the knee, and the
-    user's own settings.
+def speed_chart(
+    points: Sequence[Point],
+    best: int | None,
+    tolerance: float,
+    marks: Mapping[str, int | None],
+    width: int,
+    baseline: tuple[int, Estimate] | None = None,
+) -> str:
+    """Throughput with its interval and the band within the tolerance of the best.
 
-    `baseline` is the user's batch size and its measured samples per second. Returns SVG text.
+    `marks`: what is named, and its size, the knee first. `baseline`: the user's batch size and its
+    measured samples per second. Returns SVG text.
     """
-    rows = [_speed_row(p.batch_size, p.value, "") for p in estimate.points]
-    sizes = {p.batch_size for p in estimate.points}
-    values = [1e-9, *(row["high"] or row["value"] for row in rows)]
-    if baseline:
-        sizes.add(baseline[0])
-        values.append(baseline[1].value)
-    axes = _speed_axes(
-        sorted(sizes), _ticks(sorted(sizes), width), "samples per second", max(values) * 1.18
-    )
-    layers = _speed_band(estimate.points, estimate.best_batch_size, estimate.tolerance)
-    layers.append(
-        _layer(rows)
-        .mark_line(color=PALETTE["fit"], strokeWidth=1.2, opacity=0.65)
-        .encode(y="value:Q")
-    )
-    if any(row["low"] is not None for row in rows):
-        layers.append(
-            _layer(rows)
-            .mark_rule(color=PALETTE["fit"], strokeWidth=1.5)
-            .encode(y="low:Q", y2="high:Q")
-        )
-    layers.append(
-        _points(
-            rows,
-            PALETTE["fit"],
-            filled=all(p.value.source is Source.MEASURED for p in estimate.points),
-        )
-    )
-    layers += _speed_marks(estimate, rows, baseline)
-    return layered(axes, layers, width, "Samples per second against batch size")
-
-
-def predicted_speed_chart(speed: PredictedSpeed, largest: int | None, width: int) -> str:
-    """Predicted samples per second up to the largest batch size that fits, with the interval of its
-    level (it moves the whole curve), the band within the tolerance of the best, the knee, and the
-    requested size. Returns SVG text.
-    """
-    rows = [_speed_row(p.batch_size, p.value, "") for p in speed.curve]
-    top = max([1e-9, *(row["value"] * 1.5 for row in rows)])
+    rows = [_speed_row(point.batch_size, point.value, "") for point in points]
+    before = [_speed_row(*baseline, f"{baseline[0]:,} as it was")] if baseline else []
+    drawn_rows: list[dict[str, Any]] = [*rows, *before]
+    highest: float = max((row["value"] for row in drawn_rows), default=1e-9)
     for row in rows:
-        row["high"] = min(row["high"] or row["value"], top)
-    sizes = [row["x"] for row in rows]
-    powers = [size for size in sizes if size & (size - 1) == 0]
-    axes = _speed_axes(sizes, _ticks(powers, width), "samples per second, predicted", top)
-    layers = [
-        _layer(rows)
-        .mark_area(color=PALETTE["fit"], opacity=0.16, clip=True)
-        .encode(y="low:Q", y2="high:Q")
-    ]
-    layers += _speed_band(speed.curve, speed.best_batch_size, speed.tolerance)
-    layers.append(
-        _layer(rows).mark_line(color=PALETTE["fit"], strokeWidth=2, clip=True).encode(y="value:Q")
-    )
-    layers.append(_points(rows, PALETTE["fit"], filled=False, size=24))
-    layers += _predicted_marks(speed, largest)
-    return layered(axes, layers, width, "Predicted samples per second against batch size")
+        row["high"] = min(row["high"] or row["value"], 1.5 * highest)
+    sizes: list[int] = sorted({row["x"] for row in drawn_rows})
+    top = 1.18 * max([highest, *(row["high"] for row in rows)])
+    axes = _speed_axes(sizes, _ticks(sizes, width), "samples per second", top)
+    layers = _speed_band(points, best, tolerance)
+    if any(row["low"] is not None for row in rows):
+        area = _layer(rows).mark_area(color=PALETTE["fit"], opacity=0.16, clip=True)
+        layers.append(area.encode(y="low:Q", y2="high:Q"))
+    line = _layer(rows).mark_line(color=PALETTE["fit"], strokeWidth=2, clip=True)
+    measured = all(point.value.source is Source.MEASURED for point in points)
+    layers += [line.encode(y="value:Q"), _points(rows, PALETTE["fit"], filled=measured, size=24)]
+    layers += _speed_marks(rows, marks)
+    for row in before:
+        layers.append(_points([row], PALETTE["limit"], filled=False, size=60))
+        layers += _label(row, PALETTE["limit"], 0, 16, "center")
+    return layered(axes, layers, width, "Samples per second against batch size")
 
 
 def course_chart(
@@ -235,23 +193,16 @@ def course_chart(
     return layered(axes, layers, width, f"{title} over {unit or 'time'}")
 
 
-def _predicted_marks(speed: PredictedSpeed, largest: int | None) -> list[Any]:
-    """The knee, the largest that fits, and the requested size, each named once; labels above and
-    below in turn.
-    """
-    sizes = {"knee": speed.knee_batch_size, "largest": largest, "asked": speed.batch_size}
-    if speed.batch_size == largest:
-        del sizes["asked"]
-    if speed.still_rises:
-        del sizes["knee"]
+def _speed_marks(rows: list[dict[str, Any]], marks: Mapping[str, int | None]) -> list[Any]:
+    """Each size once, with all its names; labels above and below in turn."""
     layers: list[Any] = []
-    marked = [point for point in speed.curve if point.batch_size in sizes.values()]
-    for number, point in enumerate(sorted(marked, key=_BATCH_SIZE)):
-        what = [name for name, size in sizes.items() if size == point.batch_size]
-        row = _speed_row(point.batch_size, point.value, f"{point.batch_size:,} {', '.join(what)}")
-        color = PALETTE["chosen" if "knee" in what else "ink"]
+    marked = [row for row in rows if row["x"] in marks.values()]
+    for number, row in enumerate(marked):
+        names = [name for name, size in marks.items() if size == row["x"]]
+        row = {**row, "label": f"{row['x']:,} {', '.join(names)}"}
+        color = PALETTE["chosen" if next(iter(marks)) in names else "ink"]
         layers.append(_points([row], color, filled=True, size=70))
-        layers += _label(row, color, 0, 17 if number % 2 == 0 else -15, "center")
+        layers += _label(row, color, 0, -15 if number % 2 else 17, "center")
     return layers
 
 
@@ -453,35 +404,12 @@ def _speed_row(size: int, value: Estimate, label: str) -> dict[str, Any]:
     }
 
 
-def _speed_band(points: tuple[Point, ...], best_size: int | None, tolerance: float) -> list[Any]:
+def _speed_band(points: Sequence[Point], best_size: int | None, tolerance: float) -> list[Any]:
     best = next((p.value.value for p in points if p.batch_size == best_size), None)
     if best is None:
         return []
     band = alt.Chart(alt.Data(values=[{"low": best * (1 - tolerance), "high": best}]))
     return [band.mark_rect(color=PALETTE["chosen"], opacity=0.13).encode(y="low:Q", y2="high:Q")]
-
-
-def _speed_marks(
-    estimate: SpeedEstimate, rows: list[dict[str, Any]], baseline: tuple[int, Estimate] | None
-) -> list[Any]:
-    layers = []
-    by_size = {row["x"]: row for row in rows}
-    best, knee = by_size.get(estimate.best_batch_size), by_size.get(estimate.knee_batch_size)
-    if best and best is not knee:
-        layers += _label(
-            {**best, "label": f"{best['x']:,} fastest"}, PALETTE["ink"], 0, -15, "center"
-        )
-    if knee:
-        within = "fastest" if knee is best else f"within {share_text(estimate.tolerance)}"
-        layers.append(_points([knee], PALETTE["chosen"], filled=True, size=80))
-        layers += _label(
-            {**knee, "label": f"{knee['x']:,} {within}"}, PALETTE["chosen"], -4, 17, "left"
-        )
-    if baseline:
-        row = _speed_row(baseline[0], baseline[1], f"{baseline[0]:,} as it was")
-        layers.append(_points([row], PALETTE["limit"], filled=False, size=60))
-        layers += _label(row, PALETTE["limit"], 0, 16, "center")
-    return layers
 
 
 def _ticks(sizes: list[int], width: int) -> list[int]:
@@ -539,62 +467,6 @@ def _rows(name: str, breakdown: Breakdown) -> list[dict[str, Any]]:
         for place, category in enumerate(COLOURS)
         if (size := breakdown.parts.get(category, 0))
     ]
-
-
-@dataclass(frozen=True)
-class Field:
-    """Of a heat map."""
-
-    down: str  # its places
-    across: str
-    share: float  # of the budget
-    verdict: str  # "": it fails
-    label: str
-    tip: str
-    best: bool = False
-
-
-def heat_map(fields: Sequence[Field], down: str, across: str, width: int) -> str:
-    """Each field in the colour of its verdict, the stronger the fuller the card, the best framed.
-
-    `down`, `across`: the sides. Labels are left out where the fields are too narrow for them.
-    Returns SVG text.
-    """
-    orders = [
-        list(dict.fromkeys(getattr(field, side) for field in fields)) for side in ("across", "down")
-    ]
-    room = width / max(1, len(orders[0]))
-    axis = {"domain": False, "ticks": False, "grid": False}
-    angle = 0 if max(len(name) for name in orders[0]) * _LETTER < room else -45
-    base = alt.Chart(alt.Data(values=[asdict(field) for field in fields])).encode(
-        x=alt.X(
-            "across:N",
-            title=across or None,
-            sort=orders[0],
-            axis=alt.Axis(labelAngle=angle, orient="top", **axis),
-        ),
-        y=alt.Y("down:N", title=down, sort=orders[1], axis=alt.Axis(titlePadding=16, **axis)),
-    )
-    shades = base.mark_rect(aria=True, stroke=PALETTE["paper"], strokeWidth=2).encode(
-        color=alt.Color(
-            "verdict:N",
-            scale=alt.Scale(domain=list(_VERDICTS), range=list(_VERDICTS.values())),
-            legend=None,
-        ),
-        opacity=alt.Opacity(
-            "share:Q", scale=alt.Scale(domain=[0, 1], range=[0.12, 0.6]), legend=None
-        ),
-        description="tip:N",
-    )
-    frame = base.transform_filter("datum.best").mark_rect(
-        filled=False, stroke=PALETTE["ink"], strokeWidth=1.5
-    )
-    labelled = max(len(field.label) for field in fields) * _LETTER < room
-    labels = [base.mark_text(color=PALETTE["ink"]).encode(text="label:N")] if labelled else []
-    chart = alt.layer(shades, frame, *labels).properties(
-        width=width, height=_FIELD * max(1, len(orders[1])), background="transparent"
-    )
-    return drawn(chart, "Device peak of every combination")
 
 
 def layered(axes: Any, layers: list[Any], width: int, summary: str) -> str:

@@ -16,7 +16,7 @@ from brimful.show.section import (
     Table,
     charts,
 )
-from brimful.show.several_sections import grid_figure, grid_table, sizes_table, which_table
+from brimful.show.several_sections import grid_table, sizes_table, which_table
 from brimful.show.text import (
     ABSENT,
     CATEGORIES,
@@ -58,7 +58,7 @@ _MODULE_LEAST = 0.05  # of a module: smaller categories are not named
 
 def prediction_sections(prediction: Prediction) -> list[Section]:
     parts: list[Section] = [which_table(prediction)] if prediction.which else []
-    parts += [grid_table(prediction), grid_figure(prediction)] if prediction.grid else []
+    parts += [grid_table(prediction)] if prediction.grid else []
     parts += prediction_sizes(prediction)
     parts += _phases(prediction)
     if prediction.what_if is not None:
@@ -304,11 +304,17 @@ def speed_figure(prediction: Prediction) -> list[Section]:
         ("band", "95 % interval of the level"),
         ("near", "as fast, within the tolerance"),
     )
-    largest = prediction.largest_batch_size
+    marks = {"knee": None if speed.still_rises else speed.knee_batch_size}
+    marks["largest"] = prediction.largest_batch_size
+    marks["requested"] = speed.batch_size
+    if marks["largest"] == marks["requested"]:
+        del marks["requested"]
     return [
         Figure(
             "Speed, predicted",
-            lambda width: charts().predicted_speed_chart(speed, largest, width),
+            lambda width: charts().speed_chart(
+                speed.curve, speed.best_batch_size, speed.tolerance, marks, width
+            ),
             legend,
             points=points_table(speed.curve, "samples per second", speed_cell),
             detail=True,

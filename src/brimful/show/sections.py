@@ -314,9 +314,15 @@ def _speed_figure(record: Record, speed: SpeedEstimate) -> Figure:
     legend.append(("near", "as fast, within the tolerance"))
     legend += [("dot before", "your own settings, measured")] if before else []
     points = points_table(speed.points, "samples per second", speed_cell)
+    marks = {f"within {share_text(speed.tolerance)}": speed.knee_batch_size}
+    if speed.knee_batch_size == speed.best_batch_size:
+        marks = {}
+    marks["fastest"] = speed.best_batch_size
     return Figure(
         "Speed",
-        lambda width: charts().speed_chart(speed, before, width),
+        lambda width: charts().speed_chart(
+            speed.points, speed.best_batch_size, speed.tolerance, marks, width, before
+        ),
         tuple(legend),
         tuple(text),
         points,

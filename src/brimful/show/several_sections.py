@@ -1,12 +1,11 @@
 """Several answers of one question: a table with a line for each card and the sentence that names
-the cheapest; a table of settings and its heat map for the page; what each batch size means.
+the cheapest; a table of settings; what each batch size means.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
-from brimful.show.section import Column, Figure, Section, Table, charts
+from brimful.show.section import Column, Section, Table
 from brimful.show.text import (
     ABSENT,
     VERDICTS,
@@ -211,53 +210,6 @@ def _cell_of(cell: GridCell) -> Cell:
         f"{'over ' * cell.is_least}{bytes_text(cell.peak.device_bytes)}"
         f"{'' if cell.traced else '*'}\n{says}",
         tone="strong" if cell.best else _FITS[cell.verdict].tone,
-    )
-
-
-def grid_figure(prediction: Prediction) -> Figure:
-    """The heat map."""
-    down, across = _sides(prediction.grid)
-
-    def field(cell: GridCell) -> Any:
-        device = cell.peak.device_bytes if cell.peak is not None else prediction.budget.bytes
-        label = (
-            _cell_of(cell).text
-            if cell.peak is None
-            else f"{device / GIB:.3g}"
-            if device < 999 * GIB
-            else f"{device / GIB:,.0f}"
-        )
-        places = (
-            setting_text(cell.settings[down]),
-            setting_text(cell.settings[across]) if across else "",
-        )
-        shown = _cell_of(cell).text.replace("\n", ", ")
-        how = "traced" if cell.traced else "extrapolated"
-        return charts().Field(
-            *places,
-            share=min(1.0, device / prediction.budget.bytes),
-            verdict=cell.verdict or "",
-            label=label,
-            tip=f"{settings_text(cell.settings)}: {shown}, {how}",
-            best=cell.best,
-        )
-
-    legend = (
-        ("swatch fits", "fits, the fuller the stronger"),
-        ("swatch tight", "tight"),
-        ("swatch does-not-fit", "does not fit"),
-        ("swatch framed", "the cell that this page answers for"),
-        *(
-            (("swatch fails", "fails"),)
-            if any(cell.problem not in ("", NOT_LOOKED_AT) for cell in prediction.grid)
-            else ()
-        ),
-    )
-    return Figure(
-        "Device peak in GiB, predicted",
-        lambda width: charts().heat_map(list(map(field, prediction.grid)), down, across, width),
-        legend,
-        wide=False,
     )
 
 

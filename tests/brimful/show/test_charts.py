@@ -17,10 +17,9 @@ from brimful.show.charts import (
     breakdown_chart,
     drawn,
     memory_chart,
-    predicted_speed_chart,
     speed_chart,
 )
-from brimful.values import Estimate, MemoryEstimate, Point, Source, SpeedEstimate
+from brimful.values import Estimate, MemoryEstimate, Point, Source
 from tests.brimful.show import product
 
 
@@ -48,7 +47,7 @@ def test_every_colour_of_a_chart_has_a_rule_in_the_style_sheet_for_light_and_dar
         for chart in (
             memory_chart(cpu.memory, cpu.opened.budget, 256, width),
             memory_chart(card.memory, card.opened.budget, 16_280, width),
-            speed_chart(cpu.speed, (64, cpu.plan.baseline_samples_per_s), width),
+            tuned(width, cpu.plan.baseline_samples_per_s),
         )
     ]
     for svg in charts:
@@ -60,9 +59,10 @@ def test_every_colour_of_a_chart_has_a_rule_in_the_style_sheet_for_light_and_dar
         assert re.search(rf"--{role}: (#\w+)", STYLE).group(1) == colour  # type: ignore[union-attr]
 
 
-def predicted(**changes: int) -> str:
-    speed = replace(product.predict_fits().prediction.speed, knee_batch_size=1024)
-    return predicted_speed_chart(replace(speed, **changes), 4096, 450)
+def tuned(width: int, before: Estimate) -> str:
+    speed = product.tune_on_cpu().speed
+    marks = {"within 3 %": speed.knee_batch_size, "fastest": speed.best_batch_size}
+    return speed_chart(speed.points, speed.best_batch_size, 0.03, marks, width, (64, before))
 
 
 def memory(largest: int | None, budget_bytes: int, chosen: int | None) -> str:
@@ -87,19 +87,13 @@ def memory(largest: int | None, budget_bytes: int, chosen: int | None) -> str:
             None,
         ),
         (
-            lambda: speed_chart(
-                product.tune_on_cpu().speed, (64, Estimate(218.4, Source.MEASURED)), 450
-            ),
+            lambda: tuned(450, Estimate(218.4, Source.MEASURED)),
             {"256 within 3 %", "947 fastest", "64 as it was"},
             None,
             r"batch size 947: 989\.6 samples/s.*",
         ),
-        (predicted, {"1,024 knee", "4,096 largest", "64 asked"}, None, None),
-        # it has no knee
-        (lambda: predicted(knee_batch_size=4096), {"4,096 largest"}, None, None),
-        (lambda: predicted(batch_size=4096), {"4,096 largest"}, "asked", None),
     ],
-    ids=["memory", "a budget next to the total", "speed", "predicted", "rising", "asked once"],
+    ids=["memory", "a budget next to the total", "speed"],
 )
 def test_a_chart_marks_sizes_and_limits_each_once(
     draw: Callable[[], str], said: set[str], absent: str | None, title: str | None
@@ -130,8 +124,7 @@ def test_estimates_with_hardly_a_point_are_still_drawn(points: int) -> None:
     estimate = MemoryEstimate("device", "peaks", False, None, None, None, some, some, None, None)
     ElementTree.fromstring(memory_chart(estimate, None, None, 300).replace("xlink:", ""))
     if points:
-        speed = SpeedEstimate(some, some[0].batch_size, some[0].batch_size, None, 0.03)
-        assert "1 fastest" in labels(speed_chart(speed, None, 300))
+        assert "1 fastest" in labels(speed_chart(some, 1, 0.03, {"fastest": 1}, 300))
 
 
 def test_characters_at_which_the_drawing_would_end_the_process_are_left_out() -> None:

@@ -1,15 +1,11 @@
-"""Tables of several cards and of several settings, their sentence and their heat map."""
+"""Tables of several cards and of several settings, and their sentence."""
 
 import io
-import re
 from dataclasses import replace
 
 from brimful.measure.gpus import find_gpu
-from brimful.show.charts import Field, heat_map
 from brimful.show.console import make_console, show_record
 from brimful.show.headline import headline
-from brimful.show.html import render_page
-from brimful.show.markdown import render_markdown
 from brimful.show.several_sections import dollars_text, which_sentence, which_table
 from brimful.values import CardAnswer, Diagnostic, Estimate, Record, Solved, Source
 from tests.brimful.show import product
@@ -126,27 +122,3 @@ def test_a_warning_that_changes_what_the_table_means_stands_with_it() -> None:
     )
     shown = screen(replace(found, prediction=replace(found.prediction, warnings=said)))
     assert "\nwarning   num_workers changes nothing" in shown and "a note" not in shown
-
-
-def test_markdown_has_the_table_and_the_page_a_heat_map_with_a_field_for_each_cell() -> None:
-    assert "| 512 | 1,024 | 2,048 | 4,096 |" in render_markdown(product.predict_grid())
-    page = render_page(product.predict_grid())
-    assert ">16.9<" in page and "Device peak in GiB" in page
-    fields = re.findall(r"<title>(batch_size[^<]*)</title>", page)
-    assert len(fields) == 2 * 16, "for a wide window and a narrow one"
-    assert any(
-        "batch_size 4, max_length 2,048" in field and "extrapolated" in field for field in fields
-    )
-
-
-def test_a_heat_map_with_narrow_fields_turns_names_leaves_out_labels_and_frames_one() -> None:
-    fields = [
-        Field(str(d), f"{1000 * a:,}", 0.5, "fits", "16.6", "", d == a == 3)
-        for d in range(8)
-        for a in range(1, 9)
-    ]
-    wide, narrow = (heat_map(fields, "batch_size", "max_length", width) for width in (450, 160))
-    assert wide.count(">16.6<") == 64 and "rotate(315)" not in wide
-    assert ">16.6<" not in narrow and "rotate(315)" in narrow
-    for drawn in (wide, narrow):
-        assert len(re.findall(r'stroke="#24272c" stroke-width="1.5"', drawn)) == 1
