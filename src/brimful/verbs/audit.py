@@ -4,6 +4,7 @@ batches untouched; on an imaginary card the batches, and so the peaks, are those
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Unpack
 
 from brimful import command as commands
 from brimful.decide.audit.findings import findings
@@ -14,7 +15,6 @@ from brimful.decide.run.settings import BATCH_SIZE, EVAL_BATCH_SIZE
 from brimful.errors import UntilStopped
 from brimful.measure.traces import read_trace
 from brimful.values import (
-    Asked,
     Audit,
     Command,
     Diagnostic,
@@ -35,7 +35,6 @@ from brimful.verbs.results import PHASES, error_of, require_steps
 from brimful.verbs.session import Options, Session
 from brimful.verbs.start import Start, start, takes
 from brimful_inside.simulator.program import program_of
-from brimful_inside.simulator.roofline import Kernel
 from brimful_inside.simulator.trace import Trace
 
 _STEPS = 12  # enough batches for remainders and repeats to show, and for a median of step times
@@ -47,15 +46,11 @@ _PASSES = 4 * (_STEPS + _WARMUP_STEPS)
 def audit(
     argv: Sequence[str],
     *,
-    gpu: str | None = None,
-    gpu_memory: str | None = None,
-    ranks: int | None = None,
-    as_rank: int | None = None,
-    link: str | None = None,
     device: str = "auto",
     host_policy: bool = False,
     settings: Mapping[str, Setting] | None = None,
     options: Options | None = None,
+    **card: Unpack[devices.CardNames],
 ) -> Record:
     """Runs the command for some steps and reports what it did. Returns the record, whose `audit` is
     the answer. `host_policy`: and what this machine has room for to load its data.
@@ -63,9 +58,7 @@ def audit(
     Raises UsageError where a placeholder stays open (an audit needs the values that are in use),
     and the errors of `verbs.results` when the command does not train.
     """
-    began = start(
-        argv, settings, options, device, devices.CardRequest(gpu, gpu_memory, ranks, as_rank, link)
-    )
+    began = start(argv, settings, options, device, devices.CardRequest(**card))
     is_placed = BATCH_SIZE in began.given and began.finds_places and not takes(began.command)
     trial = Trial(
         command=began.command,
@@ -79,39 +72,38 @@ def audit(
     with began.session("audit") as session:
         if is_placed:
             trial = replace(trial, command=_placed(session, began, trial))
-        before = len(session.results)  # of trials that found the place
-        with UntilStopped() as work:
-            session.run(trial, expected_total=1)
-        result = next(iter(session.results[before:]), None)
-        has_steps = result is not None and any(report.steps for report in result.reports)
-        if work.stop is not None:
-            if not has_steps:
-                raise work.stop
-            less = "what is said rests on the steps that ran by then"
-            session.note(session.partial(work.stop, less))
-        assert result is not None  # a session keeps each trial that ran
-        if work.stop is None and result.outcome is Outcome.TIMED_OUT and has_steps:
-            end = error_of(session, result)
-            why = f"what is said rests on less: {end.explanation}"
-            session.note(Diagnostic("partial", end.problem, why, end.suggestion))
-        elif work.stop is None:
-            require_steps(session, result)
+        result = _run(session, trial)
         devices.require_that_card(began.device, result)
         trace = read_trace(result, session.folder)
         result = _with_context(result, trace)
-        requested = {**trial.command.given, **trial.settings}
-        asked = tuple(
-            replace(a, place=began.command.found_flags.get(a.setting, a.place))
-            for a in requests_in(result)
-            if requested.setdefault(a.setting, a.requested) == a.requested
-        )
-        kernels = trace.runs if trace is not None else ()
-        report = _audit(session, result, _with_accumulation(result, requested), asked, kernels)
+        report = _audit(session, result, trial, trace)
         if host_policy:
             host, flags = devices.host_of(result.reports[0]), began.command.found_flags
             report = replace(report, host=host_room(host, result, report, flags))
         session.keep(report)
     return session.record()
+
+
+def _run(session: Session, trial: Trial) -> TrialResult:
+    """One that trained, if only for some of its steps. Raises the errors of `verbs.results`."""
+    before = len(session.results)  # of trials that found the place
+    with UntilStopped() as work:
+        session.run(trial, expected_total=1)
+    result = next(iter(session.results[before:]), None)
+    has_steps = result is not None and any(report.steps for report in result.reports)
+    if work.stop is not None:
+        if not has_steps:
+            raise work.stop
+        less = "what is said rests on the steps that ran by then"
+        session.note(session.partial(work.stop, less))
+    assert result is not None  # a session keeps each trial that ran
+    if work.stop is None and result.outcome is Outcome.TIMED_OUT and has_steps:
+        end = error_of(session, result)
+        why = f"what is said rests on less: {end.explanation}"
+        session.note(Diagnostic("partial", end.problem, why, end.suggestion))
+    elif work.stop is None:
+        require_steps(session, result)
+    return result
 
 
 def _placed(session: Session, began: Start, audited: Trial) -> Command:
@@ -131,13 +123,16 @@ def _placed(session: Session, began: Start, audited: Trial) -> Command:
     return located.command
 
 
-def _audit(
-    session: Session,
-    result: TrialResult,
-    requested: dict[str, Setting],
-    asked: tuple[Asked, ...],
-    kernels: Sequence[Kernel],
-) -> Audit:
+def _audit(session: Session, result: TrialResult, trial: Trial, trace: Trace | None) -> Audit:
+    requested = {**trial.command.given, **trial.settings}
+    flags = trial.command.found_flags
+    asked = tuple(
+        replace(row, place=flags.get(row.setting, row.place))
+        for row in requests_in(result)
+        if requested.setdefault(row.setting, row.requested) == row.requested
+    )
+    requested = _with_accumulation(result, requested)
+    kernels = trace.runs if trace is not None else ()
     peaks = {
         f"rank {r.rank}, cuda:{card.index}": card.peak for r in result.reports for card in r.cards
     }

@@ -55,14 +55,8 @@ def check(
     baselines = _read_lock()
     chosen = {name: jobs[name] for name in names or jobs}
     for name, job in chosen.items():
-        limits = limits_of(job, place := f"{source}, job {name}")
-        _require_one_memory(job, place, options.home)
-        if not update and name not in baselines and any(map(grows, limits.values())):
-            raise UsageError(
-                f"job {name} has no baseline in {LOCK}",
-                "without one nobody can say what grew",
-                f"write it, and commit it:\nbrimful check --update {name}",
-            )
+        _require_one_memory(job, f"{source}, job {name}", options.home)
+        _require_baseline(name, job, source, update or name in baselines)
     if snapshot is not None:
         try:
             snapshot.mkdir(parents=True, exist_ok=True)
@@ -86,17 +80,30 @@ def check(
         left = [name for name in chosen if name not in {job.name for job in checked}]
         checked += [replace(_job(name, jobs[name]), exit_code=ended, failed=why) for name in left]
     if update:
-        kept = {name: baselines[name] for name in jobs if name in baselines}
-        try:
-            files.replace(Path(LOCK), codec.encode_lock(kept).encode(errors="backslashreplace"))
-        except OSError as error:
-            raise UsageError(f"{LOCK} could not be written: {error.strerror}") from error
+        _write_lock({name: baselines[name] for name in jobs if name in baselines})
     with opened("check", None, None, options, started_unix_s=started_unix_s) as session:
         # of a job that could not be predicted nothing is known, so its code comes first
         codes = {job.exit_code for job in checked}
         session.exit_code = ended or min(codes - {0, DoesNotFit.exit_code} or codes - {0} or codes)
         session.keep(Check(tuple(checked), source, LOCK, update))
     return session.record()
+
+
+def _require_baseline(name: str, job: Job, source: str, is_there: bool) -> None:
+    limits = limits_of(job, f"{source}, job {name}")
+    if not is_there and any(map(grows, limits.values())):
+        raise UsageError(
+            f"job {name} has no baseline in {LOCK}",
+            "without one nobody can say what grew",
+            f"write it, and commit it:\nbrimful check --update {name}",
+        )
+
+
+def _write_lock(baselines: dict[str, Baseline]) -> None:
+    try:
+        files.replace(Path(LOCK), codec.encode_lock(baselines).encode(errors="backslashreplace"))
+    except OSError as error:
+        raise UsageError(f"{LOCK} could not be written: {error.strerror}") from error
 
 
 def _require_one_memory(job: Job, place: str, home: Path | None) -> None:

@@ -5,6 +5,7 @@ run by turns in trials that leave nothing behind; or two predictions are compare
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Unpack
 
 from brimful import command as commands
 from brimful import masking
@@ -86,24 +87,23 @@ def compare(
     *,
     record: str | None = None,
     plan: bool = False,
-    gpu: str | None = None,
-    gpu_memory: str | None = None,
     device: str = "auto",
     until: Until | None = None,
     pairs: int = PAIRS,
     settings: Mapping[str, Setting] | None = None,
     options: Options | None = None,
+    **card: Unpack[devices.CardNames],
 ) -> Record:
     """Compares two commands, each one word of `words` (quoted); or the command in `words` with its
-    own settings and with its plan (`plan`; `record` may name which). With a card (`gpu`,
-    `gpu_memory`) predictions are compared.
+    own settings and with its plan (`plan`; `record` may name which). With a `card` predictions are
+    compared.
 
     Returns the record, whose `comparison` is the answer. Raises UsageError for what cannot be
     meant, NoSuchRecord, and the errors of `verbs.results` where one side does not train.
     """
     options = options or Options()
     options = replace(options, home=record_home(options.home).absolute())
-    is_run = gpu is None and gpu_memory is None
+    is_run = not any(card.values())
     _refuse_what_says_nothing(
         {
             "a record": record is not None and not plan,
@@ -115,7 +115,7 @@ def compare(
         }
     )
     if not is_run:
-        return _predicted(words, (gpu, gpu_memory), settings, options)
+        return _predicted(words, settings, options, card)
 
     def began(argv: Sequence[str]) -> Start:
         return start(argv, settings, options, device, devices.HERE)
@@ -264,22 +264,14 @@ def _require(session: Session, result: TrialResult, name: str, side: Contestant,
 
 def _predicted(
     words: Sequence[str],
-    card: tuple[str | None, str | None],
     settings: Mapping[str, Setting] | None,
     options: Options,
+    card: devices.CardNames,
 ) -> Record:
     """Memory, a step and an epoch of both on an imaginary card."""
-    gpu, gpu_memory = card
     predictions, lines, first = [], [], None
     for argv in _two_commands(words):
-        record = predict(
-            argv,
-            gpu=gpu,
-            gpu_memory=gpu_memory,
-            settings=settings,
-            options=options,
-            what_if=False,
-        )
+        record = predict(argv, settings=settings, options=options, what_if=False, **card)
         require_whole(record)
         assert record.prediction is not None  # the verb returns no record without one
         predictions.append(record.prediction)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 from brimful.decide.loading import Host
 from brimful.errors import NoSuchDevice, UsageError
@@ -39,6 +39,16 @@ _BARE = re.compile(r"python(3(\.\d+)?)?")
 # trainings over several machines)
 MACHINE_CARDS = 8
 MOST_CARDS = 64  # of one machine; PyTorch is compiled for 120 (c10/cuda/CUDAMacros.h)
+
+
+class CardNames(TypedDict, total=False):
+    """The keywords by which the verbs take an imaginary card: those of `CardRequest`."""
+
+    gpu: str | None
+    gpu_memory: str | None
+    ranks: int | None
+    as_rank: int | None
+    link: str | None
 
 
 @dataclass(frozen=True)

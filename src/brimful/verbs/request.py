@@ -3,6 +3,7 @@ host memory.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Unpack
 
 from brimful.command import placeholders
 from brimful.decide.queue_request import queue_request
@@ -11,7 +12,7 @@ from brimful.errors import DoesNotFit, UsageError
 from brimful.show.headline import headline
 from brimful.show.queues import QUEUES, RAY, SKYPILOT
 from brimful.values import Command, QueueRequest, Record, Setting, Verdict
-from brimful.verbs.devices import ALL, CardRequest, cards
+from brimful.verbs.devices import ALL, CardNames, CardRequest, cards
 from brimful.verbs.predict import predict
 from brimful.verbs.results import require_whole
 from brimful.verbs.session import Options
@@ -25,13 +26,9 @@ def request(
     argv: Sequence[str],
     *,
     queue: str | None = None,
-    gpu: str | None = None,
-    gpu_memory: str | None = None,
-    ranks: int | None = None,
-    as_rank: int | None = None,
-    link: str | None = None,
     settings: Mapping[str, Setting] | None = None,
     options: Options | None = None,
+    **card: Unpack[CardNames],
 ) -> tuple[Record, QueueRequest]:
     """Predicts the command for the cards that are named, or else for all, and answers for the
     smallest that fits: (the record of that prediction, what to ask for). `queue`: of `QUEUES`.
@@ -45,27 +42,16 @@ def request(
             "brimful does not know this queue",
             f"it knows {', '.join(QUEUES)}; without --for it says in plain words what to ask for",
         )
-    if not gpu and not gpu_memory:
-        gpu = _CARDS.get(queue or "", ALL)
-    named = CardRequest(gpu, gpu_memory, ranks, as_rank, link)
+    if not card.get("gpu") and not card.get("gpu_memory"):
+        card["gpu"] = _CARDS.get(queue or "", ALL)
     is_open = BATCH_SIZE in {*placeholders(Command(tuple(argv)))} - {*(settings or {})}
-    if is_open and len(cards(named)) > 1:
+    if is_open and len(cards(CardRequest(**card))) > 1:
         raise UsageError(
             "the batch size is left open, and several cards are asked about",
             "nearly every card fits some batch size, so that none is the smallest that fits",
             "give the batch size, or name one card: --gpu a100-40gb",
         )
-    record = predict(
-        argv,
-        gpu=gpu,
-        gpu_memory=gpu_memory,
-        ranks=ranks,
-        as_rank=as_rank,
-        link=link,
-        settings=settings,
-        options=options,
-        smallest=True,
-    )
+    record = predict(argv, settings=settings, options=options, smallest=True, **card)
     prediction = require_whole(record)
     if prediction.verdict != Verdict.FITS:
         raise DoesNotFit(

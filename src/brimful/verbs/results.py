@@ -5,7 +5,10 @@ error.
 import re
 import shlex
 import shutil
+from collections.abc import Callable
+from typing import Any
 
+from brimful import masking
 from brimful.command import filled
 from brimful.decide.batch_size_place import set_at
 from brimful.decide.loaders_seen import main_loader
@@ -125,108 +128,52 @@ def require_steps_or_memory(session: Session, result: TrialResult) -> TrialResul
 
 
 def error_of(session: Session, result: TrialResult) -> BrimfulError:
-    """The error that explains why a trial's result is of no use."""
-    text, outcome, notes = (
-        failure_text(result, session.folder).strip(),
-        result.outcome,
-        result.notes,
-    )
+    """The error that explains why a trial's result is of no use: the first that applies."""
+    text = failure_text(result, session.folder).strip()
     logs = f"its output is in {session.folder / result.folder}"
-    torch = next((report.torch_version for report in result.reports), None)
-    if (
-        result.trial.device.kind == "imaginary"
-        and outcome in (Outcome.CRASHED, Outcome.UNSUPPORTED)
-        and torch is not None
-        and accelerators.is_older(torch, OLDEST_TORCH)
-    ):
-        return CommandFailed(
-            OLD_TORCH.format(torch),
-            f"{_last_line(text)}; {logs}",
-            "use a newer torch in the environment of the script, or audit and tune it on a real "
-            "card",
-            text,
-        )
-    if outcome is Outcome.PROBE_NOT_LOADED:
-        if not notes:
-            return ProbeNotLoaded()
-        return ProbeNotLoaded(
-            notes[0],
-            "Its Python is older than 3.9, brimful does not know its torch, or brimful has a bug.",
-            f"The whole text is in probe-error-*.txt; {logs}.",
-        )
-    if outcome in OUT_OF_MEMORY:
-        kind = "device" if outcome is Outcome.OUT_OF_DEVICE_MEMORY else "host"
-        return DoesNotFit(
-            problem=f"the command ran out of {kind} memory" + _settings_of(result),
-            explanation=notes[0] if notes else _last_line(text),
-            suggestion="try a smaller batch size, or a larger --budget",
-        )
-    if outcome in EXHAUSTED:
-        return TrialFailed(notes[0], _last_line(text), remedy(outcome), traceback=text)
-    if outcome is Outcome.UNSUPPORTED:
-        return Unsupported(
-            problem=_what_is_lacking(result, text),
-            explanation="brimful cannot predict this script without a card",
-            suggestion="on a machine with a card, tune and audit measure it; here brimful predicts "
-            "it without that call",
-            traceback=text,
-        )
-    if outcome is Outcome.TIMED_OUT:
-        steps = max((report.steps for report in result.reports), default=0)
-        return TrialFailed(
-            problem="brimful ended the trial after its time limit of "
-            f"{format_duration(result.trial.time_limit_s)}",
-            explanation=f"it had taken {counted(steps, 'step') if steps else 'no step'}; {logs}",
-            suggestion="allow more with --time-limit, or let the script begin to train sooner (a "
-            "smaller data set, a cache)",
-            traceback=text,
-        )
-    if outcome is Outcome.KILLED:
-        return TrialFailed(
-            problem=f"the command was {notes[0] if notes else 'killed'}",
-            explanation="no counter of the kernel shows who did it",
-            suggestion="look at the system's log; a smaller batch size helps where it was for "
-            "memory",
-            traceback=text,
-        )
-    if outcome is Outcome.COMPLETED and any(report.steps for report in result.reports):
-        return TrialFailed(
-            problem="the script trained on the CPU: it put nothing on the card",
-            explanation="torch.cuda.is_available() is true in it, so it did not look for one",
-            suggestion="give the flag that chooses its device, or move its model and batches to "
-            '"cuda"',
-            traceback=text,
-        )
-    if gave_no_batch(result) or outcome in (Outcome.NO_STEP, Outcome.COMPLETED):
-        return _without_a_step(result, text)
+    for applies, kind, *sentences in _ERRORS:
+        if applies(result):
+            words = _words_of(result, text, logs)
+            error = kind(*(sentence.format_map(words) for sentence in sentences))
+            if isinstance(error, CommandFailed) and kind is not ProbeNotLoaded:
+                error.traceback = masking.text(text)
+            return error
     return _crashed(result, text, logs)
 
 
-def _without_a_step(result: TrialResult, text: str) -> TrialFailed:
-    if gave_no_batch(result):
-        return TrialFailed(
-            problem="the loader of the training gave no batch",
-            explanation="the data set is smaller than a batch, and drop_last leaves out what is "
-            "no whole batch",
-            suggestion="try a smaller batch size, or give the script more data",
-            traceback=text,
-        )
-    if left_at_once(result.reports):
-        return TrialFailed(
-            problem="the script ended by os._exit",
-            explanation="what a trial measured is reported when Python ends, and os._exit leaves "
-            "no time for that",
-            suggestion="end it by sys.exit, or with its last line",
-            traceback=text,
-        )
-    notes = f" ({'; '.join(result.notes)})" if result.notes else ""
-    return TrialFailed(
-        problem="the command exited with 0 but made no optimizer step",
-        explanation=f"brimful saw no training in it{notes}",
-        suggestion="if the script resumes a finished training from a checkpoint, start it without; "
-        "if it trains without torch.optim, brimful cannot see its steps" + _too_few_batches(result),
-        traceback=text,
+def _words_of(result: TrialResult, text: str, logs: str) -> dict[str, str]:
+    """What the sentences of `_ERRORS` say of a result."""
+    steps, notes = max((report.steps for report in result.reports), default=0), result.notes
+    last_line = _last_line(text)
+    return {
+        "at": _settings_of(result),
+        "few_batches": _too_few_batches(result),
+        "lacking": _what_is_lacking(result, text),
+        "last_line": last_line,
+        "limit": format_duration(result.trial.time_limit_s),
+        "logs": logs,
+        "memory": "device" if result.outcome is Outcome.OUT_OF_DEVICE_MEMORY else "host",
+        "note": notes[0] if notes else last_line,
+        "notes": f" ({'; '.join(notes)})" if notes else "",
+        "remedy": remedy(result.outcome) if result.outcome in EXHAUSTED else "",
+        "steps": counted(steps, "step") if steps else "no step",
+        "torch": next((report.torch_version for report in result.reports), ""),
+        "was": notes[0] if notes else "killed",
+    }
+
+
+def _has_old_torch(result: TrialResult) -> bool:
+    torch = next((report.torch_version for report in result.reports), None)
+    return (
+        result.trial.device.kind == "imaginary"
+        and result.outcome in (Outcome.CRASHED, Outcome.UNSUPPORTED)
+        and torch is not None
+        and accelerators.is_older(torch, OLDEST_TORCH)
     )
+
+
+def _is(*outcomes: Outcome) -> Callable[[TrialResult], bool]:
+    return lambda result: result.outcome in outcomes
 
 
 def gave_no_batch(result: TrialResult) -> bool:
@@ -239,6 +186,92 @@ def gave_no_batch(result: TrialResult) -> bool:
         and any(loader.iterations and not loader.batches_seen for loader in loaders)
         and not any(loader.role == "train" for loader in loaders)
     )
+
+
+def _left_at_once(result: TrialResult) -> bool:
+    return _is(Outcome.NO_STEP, Outcome.COMPLETED)(result) and left_at_once(result.reports)
+
+
+#: (where it applies, the error, its problem, explanation and suggestion), the first one first.
+_ERRORS: tuple[tuple[Any, ...], ...] = (
+    (
+        _has_old_torch,
+        CommandFailed,
+        OLD_TORCH.format("{torch}"),
+        "{last_line}; {logs}",
+        "use a newer torch in the environment of the script, or audit and tune it on a real card",
+    ),
+    (lambda result: _is(Outcome.PROBE_NOT_LOADED)(result) and not result.notes, ProbeNotLoaded),
+    (
+        _is(Outcome.PROBE_NOT_LOADED),
+        ProbeNotLoaded,
+        "{note}",
+        "Its Python is older than 3.9, brimful does not know its torch, or brimful has a bug.",
+        "The whole text is in probe-error-*.txt; {logs}.",
+    ),
+    (
+        _is(*OUT_OF_MEMORY),
+        DoesNotFit,
+        "the command ran out of {memory} memory{at}",
+        "{note}",
+        "try a smaller batch size, or a larger --budget",
+    ),
+    (_is(*EXHAUSTED), TrialFailed, "{note}", "{last_line}", "{remedy}"),
+    (
+        _is(Outcome.UNSUPPORTED),
+        Unsupported,
+        "{lacking}",
+        "brimful cannot predict this script without a card",
+        "on a machine with a card, tune and audit measure it; here brimful predicts it without "
+        "that call",
+    ),
+    (
+        _is(Outcome.TIMED_OUT),
+        TrialFailed,
+        "brimful ended the trial after its time limit of {limit}",
+        "it had taken {steps}; {logs}",
+        "allow more with --time-limit, or let the script begin to train sooner (a smaller data "
+        "set, a cache)",
+    ),
+    (
+        _is(Outcome.KILLED),
+        TrialFailed,
+        "the command was {was}",
+        "no counter of the kernel shows who did it",
+        "look at the system's log; a smaller batch size helps where it was for memory",
+    ),
+    (
+        lambda result: (
+            result.outcome is Outcome.COMPLETED and any(report.steps for report in result.reports)
+        ),
+        TrialFailed,
+        "the script trained on the CPU: it put nothing on the card",
+        "torch.cuda.is_available() is true in it, so it did not look for one",
+        'give the flag that chooses its device, or move its model and batches to "cuda"',
+    ),
+    (
+        gave_no_batch,
+        TrialFailed,
+        "the loader of the training gave no batch",
+        "the data set is smaller than a batch, and drop_last leaves out what is no whole batch",
+        "try a smaller batch size, or give the script more data",
+    ),
+    (
+        _left_at_once,
+        TrialFailed,
+        "the script ended by os._exit",
+        "what a trial measured is reported when Python ends, and os._exit leaves no time for that",
+        "end it by sys.exit, or with its last line",
+    ),
+    (
+        _is(Outcome.NO_STEP, Outcome.COMPLETED),
+        TrialFailed,
+        "the command exited with 0 but made no optimizer step",
+        "brimful saw no training in it{notes}",
+        "if the script resumes a finished training from a checkpoint, start it without; if it "
+        "trains without torch.optim, brimful cannot see its steps{few_batches}",
+    ),
+)
 
 
 def _too_few_batches(result: TrialResult) -> str:

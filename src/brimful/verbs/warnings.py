@@ -135,16 +135,9 @@ def _hidden_cap(trials: Trials, asked: int | None) -> Iterator[Diagnostic]:
         return
     size = max(completed)
     given = largest_batch(completed[size]) or 0
-    codes = [finding.code for finding in findings(completed[size], {"batch_size": size})]
-    if "hidden-cap" in codes and given and (asked is None or asked > given):
-        yield Diagnostic(
-            "hidden-cap",
-            f"at a batch size of {size:,} the loader gives batches of {given:,}",
-            f"something between the flag and the loader caps it: above {given:,} neither memory "
-            "nor speed changes",
-            "look for min(), max() or a fixed number where the DataLoader is made; `brimful "
-            "audit` shows what the loader gives",
-        )
+    if given and (asked is None or asked > given):
+        hints = findings(completed[size], {"batch_size": size})
+        yield from (finding for finding in hints if finding.code == "hidden-cap")
 
 
 def _gives_cache_back(answer: Answer) -> Diagnostic:
