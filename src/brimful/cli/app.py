@@ -155,6 +155,8 @@ def _show_error(error: BrimfulError, json: bool) -> int:
     try:
         views.show_error(error, json)
         sys.stdout.flush()
-    except BrokenPipeError:
+    except (
+        OSError
+    ):  # a reader that has gone, or a full disk: what is left is not written at the end
         _reader_has_gone()
     return error.exit_code

@@ -316,11 +316,13 @@ def test_a_reader_that_has_gone_makes_no_error_of_its_own(words, said, code):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
-def test_standard_output_on_a_full_disk_is_reported_and_is_no_defect():
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_standard_output_on_a_full_disk_is_reported_and_is_no_defect(unbuffered: str):
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "brimful", "gpus"],
             stdout=full,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
             stderr=subprocess.PIPE,
             text=True,
             timeout=60,

@@ -234,7 +234,7 @@ def test_the_smaller_batch_size_of_the_run_before_stays_in_force(cuts):
 def test_a_run_that_was_killed_or_had_no_more_of_something_goes_on_and_after_an_error_begins_anew(
     cuts, ending, outcome, begins
 ):
-    Path("train.py").write_text(f"import os, sys\nprint(*sys.argv)\n{ending}")
+    Path("train.py").write_text(f"import os, sys\nprint(*sys.argv, flush=True)\n{ending}")
     _, record = cuts.again("{resume}")
     assert record.run.ended.outcome is outcome
     assert cuts.again("{resume}")[0].lines == [begins]
