@@ -230,9 +230,8 @@ def published_rows(rows: list[Row]) -> list[dict[str, Any]]:
 
 def write_evidence(judged: list[Row], date: str, folder: Path) -> None:
     basis = (
-        "timm's training benchmark in mixed precision, channels last, of models that no constant "
-        "was made with; traced with "
-        f"torch {version('torch')}, timm {version('timm')}"
+        "timm's training benchmark in mixed precision, channels last, on held-out models; traced "
+        f"with torch {version('torch')}, timm {version('timm')}"
     )
     for situation, name in ((STEP_TIME, "clock"), (STEP_TIME_GROUPED, "clock-grouped")):
         errors = [

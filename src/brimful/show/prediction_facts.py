@@ -110,7 +110,7 @@ def next_text(prediction: Prediction, following: NextCommand) -> str:
     """Why to type it: "batch size 16 with 4 accumulation steps: effective batch 64"."""
     size, parts, solved = following.batch_size, following.accumulation, prediction.solved
     if following.reason == "accumulate":
-        todo = "" if following.sets_accumulation else f"; accumulate {parts} batches in the script"
+        todo = "" if following.sets_accumulation else "; set these steps in the script"
         return (
             f"batch size {size:,} with {parts} accumulation steps: effective batch "
             f"{prediction.batch_size:,}{todo}"

@@ -79,9 +79,7 @@ def reason(attempt: Attempt) -> str:
     if attempt.failure is not None and attempt.outcome is not Outcome.KILLED:
         return f": {failure_text(attempt.failure, attempt.failed_rank)}"
     if attempt.outcome is Outcome.CRASHED:
-        return (
-            "; brimful found no exception, and an exit code that a script chose has no set meaning"
-        )
+        return ", no Python exception; see the output above"
     return f": {attempt.notes[0]}" if attempt.notes else ""
 
 
@@ -210,14 +208,17 @@ def _effective_batch(name: str, failed: int, size: Size, effective: int | None) 
     if name != BATCH_SIZE or size.effective_batch == effective:
         return []
     suggestion = (
-        f"write {{{ACCUMULATION}}} where your script takes the batches of an update, and it stays"
+        f"to keep {failed:,}, put {{{ACCUMULATION}}} where your script takes its accumulation steps"
     )
     if effective is not None:
-        suggestion = f"{size.batch_size:,} × {size.accumulation} is as near as whole numbers come"
+        suggestion = (
+            f"batch size {size.batch_size:,} with {size.accumulation} accumulation steps is the "
+            "nearest"
+        )
     return [
         Diagnostic(
             "effective-batch",
-            f"an update of each rank goes from {counted(effective or failed, 'sample')} to "
+            f"the effective batch per rank drops from {effective or failed:,} to "
             f"{size.effective_batch:,}",
             "this changes the training: its learning rate was chosen for the larger batch",
             suggestion,

@@ -1,8 +1,6 @@
 """Parts that test_card.py gives to the runner."""
 
-import subprocess
 import sys
-import time
 
 from bench.card.bench import Bench
 
@@ -10,14 +8,6 @@ from bench.card.bench import Bench
 def fails(bench: Bench) -> None:
     bench.keep({"number": 1})
     raise RuntimeError("no such kernel")
-
-
-def hangs(bench: Bench) -> None:
-    """With a process of its own, which writes each moment."""
-    words = "import time\nwhile True:\n  open('alive', 'a').write('x'); time.sleep(0.05)"
-    subprocess.Popen([sys.executable, "-c", words], cwd=bench.scratch)
-    bench.keep({"number": 2})
-    time.sleep(600)
 
 
 def each(bench: Bench) -> None:

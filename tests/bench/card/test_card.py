@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 import tarfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,9 @@ torch = pytest.importorskip("torch")
 
 from bench import harness  # noqa: E402
 from bench.card import __main__ as card  # noqa: E402
-from bench.card import first, machine  # noqa: E402
-from bench.card.bench import RESULTS, Bench, read  # noqa: E402
+from bench.card.bench import RESULTS, read  # noqa: E402
 from bench.card.page import page  # noqa: E402
-from bench.card.parts import PARTS, Part  # noqa: E402
+from bench.card.parts import Part  # noqa: E402
 from bench.card.predicted import joined  # noqa: E402
 
 MEASURED = harness.RESULTS / "measured-h200-2026-11.json"
@@ -44,25 +42,6 @@ def test_a_part_that_fails_or_lacks_a_package_does_not_stop_the_next(monkeypatch
     assert skipped == "a_package_that_is_not_there is not installed"
     with tarfile.open(tmp_path / "card.tar.gz") as archive:
         assert {RESULTS, "page.md", "fails.log"} <= set(archive.getnames())
-
-
-def test_a_part_past_its_limit_is_ended_with_all_of_its_processes(tmp_path):
-    bench = Bench("x", f"{FAILING}:hangs", {}, False, tmp_path, tmp_path, time.time() + 8)
-    card.run_part(bench)
-    rows = read(tmp_path / RESULTS)
-    assert rows[0]["number"] == 2 and rows[-1]["ended"] == "cut off at its limit"
-    size = (tmp_path / "alive").stat().st_size
-    time.sleep(0.3)
-    assert (tmp_path / "alive").stat().st_size == size > 0
-
-
-def test_without_a_card_the_first_line_says_so_and_a_part_is_tried(tmp_path, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    card.main(seconds=400, only=["calibrate"], out=tmp_path)
-    first, *_ = (tmp_path / "page.md").read_text().splitlines()
-    assert first.startswith("No card took part. Tried on a CPU and on an imaginary NVIDIA H200")
-    rows = {row["part"]: row for row in read(tmp_path / RESULTS) if "ended" not in row}
-    assert set(rows["calibrate"]["tried"]["outside_bytes"]) >= {"bare", "cudnn"}
 
 
 def test_the_page_of_a_card_begins_with_it_and_has_a_table_for_each_kind_of_row():
@@ -102,29 +81,6 @@ def test_trainings_are_joined_with_their_predictions_which_can_be_left_out(
     path = tmp_path / "results.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in (*rows, predicted)))
     assert card.earlier(path) == rows
-
-
-def test_lines_of_another_module_are_kept_and_one_without_any_is_an_error(tmp_path):
-    bench = Bench("x", "", {}, False, tmp_path, tmp_path, time.time() + 60)
-    first.lines_of(bench, "json", "-c", "print('noise'); print('{\"call\": 1}'); exit(1)")
-    first.lines_of(bench, "json", "-c", "raise KeyError")
-    first.lines_of(bench, "a_module_that_is_not_there")
-    lines, failed, skipped = read(tmp_path / RESULTS)
-    assert lines["call"] == 1 and failed["error"] == "json ended with 1"
-    assert skipped["skipped"] == "this clone has no a_module_that_is_not_there"
-
-
-def test_the_parts_functions_are_there():
-    for part in PARTS.values():
-        module, _, function = part.call.partition(":")
-        assert callable(getattr(__import__(module, fromlist=["x"]), function))
-
-
-def test_what_torch_reports_of_the_card_is_read_from_among_other_lines():
-    print_it = 'print("noise"); print(\'BRIMFUL{"card": {"name": "a card"}, "versions": {}}\')'
-    assert machine.describe(question=print_it)["card"] == {"name": "a card"}
-    with pytest.raises(LookupError, match="no CUDA card"):
-        machine.describe(question="raise SystemExit('torch sees no CUDA card')")
 
 
 def test_the_runner_needs_no_package_that_is_not_in_this_clone():

@@ -108,8 +108,8 @@ def test_without_a_plan_a_size_that_completed_in_an_earlier_run_comes_before_hal
     ("limit", "settings", "started", "changed"),
     [
         ("20", {"batch_size": 64, "accumulation": 3}, ["64 20 3", "32 20 6", "16 20 12"], []),
-        ("60", {"batch_size": 97}, ["97 60 1", "48 60 2"], ["from 97 samples to 96"]),
-        ("10", {"batch_size": 50}, ["50 10 1", "24 10 2", "10 10 5"], ["from 50 samples to 48"]),
+        ("60", {"batch_size": 97}, ["97 60 1", "48 60 2"], ["from 97 to 96"]),
+        ("10", {"batch_size": 50}, ["50 10 1", "24 10 2", "10 10 5"], ["from 50 to 48"]),
     ],
 )
 def test_accumulation_keeps_the_effective_batch_as_far_as_whole_numbers_can(
@@ -118,7 +118,7 @@ def test_accumulation_keeps_the_effective_batch_as_far_as_whole_numbers_can(
     record = trains("{batch_size}", limit, "{accumulation}", settings=settings)
     assert user.lines == [f"started {words}" for words in started]
     problems = [note.problem for note in record.notes if note.code == "effective-batch"]
-    assert problems == [f"an update of each rank goes {change}" for change in changed]
+    assert problems == [f"the effective batch per rank drops {change}" for change in changed]
 
 
 def test_the_script_resumes_from_the_second_attempt_on(trains, user):
@@ -134,7 +134,7 @@ def test_without_a_place_to_resume_or_accumulate_each_restart_says_so_and_explai
 ):
     record = trains("{batch_size}", "20", settings={"batch_size": 64})
     problems = [note.problem for note in record.notes if note.code == "effective-batch"]
-    assert problems[0] == "an update of each rank goes from 64 samples to 32"
+    assert problems[0] == "the effective batch per rank drops from 64 to 32"
     assert [a.resumed for a in record.run.attempts] == [None, False, False]  # type: ignore[union-attr]
     assert sum("STARTS OVER" in message for message in user.messages) == 2
     assert sum("--resume-with" in message for message in user.messages) == 1
@@ -299,7 +299,7 @@ def test_an_exit_code_of_a_scripts_own_has_no_meaning():
         exit_code=3,
         notes=("no DataLoader was used",),
     )
-    assert "has no set meaning" in reason(crashed) and "DataLoader" not in reason(crashed)
+    assert "no Python exception" in reason(crashed) and "DataLoader" not in reason(crashed)
     killed = replace(crashed, outcome=Outcome.KILLED, notes=("killed, probably for memory",))
     assert reason(killed) == ": killed, probably for memory"
 

@@ -109,7 +109,7 @@ def with_size(
     )
     why = {
         lever: size.why,
-        ACCUMULATION: f"so that {size.effective_batch:,} samples go into an update of each rank",
+        ACCUMULATION: f"effective batch {size.effective_batch:,} per rank",
     }
     source = Source.MEASURED if size.ran else Source.ASSUMED
     by_name = {row.name: row for row in rows}

@@ -129,7 +129,7 @@ def step_interval(gpu: Gpu, situation: str = STEP_TIME) -> RelativeInterval:
         return RelativeInterval(best.low_error, best.high_error, basis)
     low = (1 + best.low_error) / (1 + OTHER_CARD) - 1
     high = (1 + best.high_error) * (1 + OTHER_CARD) - 1
-    basis += f"; widened by {100 * OTHER_CARD:.0f} %, for this is another card"
+    basis += f"; widened by {100 * OTHER_CARD:.0f} %: measured on another GPU"
     return RelativeInterval(low, high, basis)
 
 

@@ -239,7 +239,7 @@ def test_evidence_of_the_card_itself_is_taken_as_it_is_and_widened_for_another(m
     known = step_interval(card())
     assert (known.low, known.high) == (-0.1, 0.2)
     other = step_interval(find_gpu("rtx3080-20gb"))
-    assert other.low < known.low and other.high > known.high and "another card" in other.basis
+    assert other.low < known.low and other.high > known.high and "another GPU" in other.basis
 
 
 def test_grouped_convolutions_have_evidence_of_their_own():
