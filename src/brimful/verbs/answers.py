@@ -74,18 +74,21 @@ def asked_about(trials: Trials, began: Start, noted: list[Diagnostic]) -> tuple[
 def find(view: CardView, began: Start, noted: list[Diagnostic]) -> Answer:
     """The answer for one card; what is known by then, where the work was told to stop. Raises what
     told it where nothing is known."""
-    asked = began.asked
     with UntilStopped() as work:
-        has_a_place, asked = asked_about(view.trials, began, noted)
-        return by_search(view, has_a_place, asked)
+        view.question = view.question or asked_about(view.trials, began, noted)
+        # of a size that was asked about no card's largest is looked for before it is the first
+        view.is_read = bool(view.trials.others) and view.question[1] is not None
+        return by_search(view)
     assert work.stop is not None
-    return so_far(view, asked, work.stop, noted)
+    return so_far(view, view.question[1] if view.question else began.asked, work.stop, noted)
 
 
-def by_search(view: CardView, has_a_place: bool, asked: int | None) -> Answer:
+def by_search(view: CardView) -> Answer:
     """The peak at the requested batch size, else at the largest that fits; of a command that has no
     place for one its own.
     """
+    assert view.question is not None
+    has_a_place, asked = view.question
     if not has_a_place:
         replayers_of_trial(view, None)
         view.learn_epochs(None)
@@ -114,11 +117,12 @@ def by_search(view: CardView, has_a_place: bool, asked: int | None) -> Answer:
     if size is None:
         raise imaginary.nothing_fits(view, conclusion)
     effective = trials.effective(size) or size
-    if has_a_fixed_total(trials.completed()):
+    if has_a_fixed_total(trials.completed()) and not view.is_read:
         # Its time is known of a trace alone, and a step of one batch holds no gradients before its
         # backward pass.
         replayers_of_trial(view, effective)
-    view.learn_epochs(effective, conclusion.size_model)
+    if not view.is_read:
+        view.learn_epochs(effective, conclusion.size_model)
     replayers = _replayers_at(view, conclusion, effective)
     return answer_at(view, size, replayers, conclusion)
 

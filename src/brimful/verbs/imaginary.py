@@ -21,7 +21,12 @@ from brimful.decide.memory.bracket import run_search, upper_limit
 from brimful.decide.memory.fit import Card, Replayer, context_of, slack_of
 from brimful.decide.memory.intervals import ALLOCATOR, of_several_ranks
 from brimful.decide.memory.known_traces import MOST_TRACES, Traced
-from brimful.decide.memory.search_traced import FIRST_SIZE, MemoryConclusion, search_largest
+from brimful.decide.memory.search_traced import (
+    FIRST_SIZE,
+    Goal,
+    MemoryConclusion,
+    search_largest,
+)
 from brimful.decide.memory.size_model import SizeModel
 from brimful.decide.memory.uneven import (
     MEMORY,
@@ -70,12 +75,16 @@ class CardView:
     # Sizes that were traced for another card: its own search begins with them.
     begins_with: tuple[int, ...] = ()
     conclusion: MemoryConclusion | None = None  # of its search, once that came to its end
+    # Whether the traces of another card are enough for its answer, where a model gives that.
+    is_read: bool = False
+    # (Whether the batch size can be set, the size in question), once that is known.
+    question: tuple[bool, int | None] | None = None
 
     def on(self, device: Device, budget: Budget) -> "CardView":
         """The same traces, read for another card that does all in the same way."""
-        sizes = self.trials.results if self.trials.in_batches else ()
-        begins_with = tuple(sorted(size for size in sizes if size is not None))
-        return replace(self, device=device, budget=budget, begins_with=begins_with, conclusion=None)
+        sizes = tuple(sorted(size for size in self.trials.results if size is not None))
+        other = replace(self, device=device, budget=budget, begins_with=sizes, conclusion=None)
+        return replace(other, is_read=True)
 
     # --- the programs and their replays
 
@@ -122,7 +131,7 @@ class CardView:
     def beside_epochs(self, size: int | None, programs: Sequence[Program]) -> Sequence[Program]:
         """Those programs, with batches of the largest samples, unless they come in no epoch: no
         batch that is drawn at random is made of these samples; those of the evaluation are."""
-        learned_at, trials = self._learned_at(size), self.trials
+        learned_at, trials = self.learned_at(size), self.trials
         if not trials.epochs.get(learned_at) or learned_at not in trials.drawn:
             return programs
         phases = self._worst(programs, [], None).phases
@@ -133,12 +142,12 @@ class CardView:
         """A card's programs over an epoch, with the sizes of this kind of card; where none was
         learned at the size, about those of the nearest one. [] where batches are alike. `orders`:
         how many of them; None: all."""
-        nearest, programs = self._learned_at(size), self.trials.epochs
+        nearest, programs = self.learned_at(size), self.trials.epochs
         if nearest == size or size is None:
             return [self.here(program) for program in programs.get(size, ())[:orders]]
         return scaled(self.epochs(nearest, orders), nearest or 1, size, self.fixed_sizes)
 
-    def _learned_at(self, size: int | None) -> int | None:
+    def learned_at(self, size: int | None) -> int | None:
         """The batch size nearest to one at which an epoch was learned; itself where none was."""
         known = [at for at, programs in self.trials.epochs.items() if programs]
         if size in self.trials.epochs or size is None or not known:
@@ -148,7 +157,7 @@ class CardView:
     def knows_epochs_near(self, size: int) -> bool:
         """Whether an epoch was learned near a size, or batches are alike: the fewer samples in a
         batch, the more batches differ."""
-        nearest = self._learned_at(size) or size
+        nearest = self.learned_at(size) or size
         return nearest <= NEAR * size and size <= NEAR * nearest
 
     def is_least(self, size: int | None) -> bool:
@@ -267,7 +276,7 @@ def with_its_context(gpu: Gpu, result: TrialResult, program: Program) -> Gpu:
 
 
 def search(view: CardView, asked: int | None) -> MemoryConclusion:
-    """The largest size for the command, by few traces; it goes into the record.
+    """The largest size for the command, by few traces.
 
     Raises the errors of a command that does not train.
     """
@@ -278,22 +287,22 @@ def search(view: CardView, asked: int | None) -> MemoryConclusion:
         trials.look_at_the_evaluation()
 
     limits = replace(trials.limits(), over_an_epoch=_largest_by_its_epoch(view, asked, first))
-
-    is_rough = trials.in_batches and view.may_be_uneven
+    goal = Goal.NEAR if trials.in_batches and view.may_be_uneven else Goal.TRACED
+    goal = Goal.PREDICTED if view.is_read else goal
     steps = search_largest(
-        view.card, limits, first, multiple_of, view.begins_with, trials.unknown, asked, is_rough
+        view.card, limits, first, multiple_of, view.begins_with, trials.unknown, asked, goal
     )
     conclusion = run_search(steps, view.traced)
     view.conclusion = conclusion = _over_an_epoch(view, conclusion)
-    trials.session.keep(conclusion.estimate)
     return conclusion
 
 
 def _largest_by_its_epoch(view: CardView, asked: int | None, first: int) -> int | None:
     """About the largest batch size that fits over an epoch, where the requested one was traced and
     its own does not fit: no larger one is traced with the largest samples, which no epoch has."""
-    if asked is None or asked not in view.trials.completed() or not view.trials.in_batches:
+    if asked not in view.trials.completed() or not view.trials.in_batches or view.is_read:
         return None
+    assert asked is not None
     view.learn_epochs(asked)
     programs = view.epochs(asked) if asked in view.trials.drawn else []
     if all(view.card.fits(partial(view.card.replay, program)) for program in programs):
@@ -304,20 +313,21 @@ def _largest_by_its_epoch(view: CardView, asked: int | None, first: int) -> int 
 
 def _over_an_epoch(view: CardView, conclusion: MemoryConclusion) -> MemoryConclusion:
     """The largest size that fits over an epoch of uneven batches as well."""
-    estimate, trials = conclusion.estimate, view.trials
+    estimate, trials, model = conclusion.estimate, view.trials, conclusion.size_model
     most = estimate.largest_batch_size
     if most is None:
         return conclusion
 
     def learned(size: int) -> Sequence[Program]:
-        view.learn_epochs(size, conclusion.size_model)
+        if not view.is_read:
+            view.learn_epochs(size, model)
         return view.epochs(size, None)
 
-    learned(most)
+    view.learn_epochs(max(conclusion.traced) if view.is_read else most, model)
     if not any(trials.epochs.values()):
         return conclusion
     ceiling, limit = most, estimate.limited_by
-    if limit == "budget" and most in trials.drawn:
+    if limit == "budget" and view.learned_at(most) in trials.drawn:
         ceiling, limit = MOST_RISE * most, f"brimful, which tries none above {MOST_RISE * most:,}"
         upper, name = upper_limit(trials.limits())
         if upper is not None and upper <= ceiling:

@@ -112,6 +112,8 @@ def predict(
             session.limits_the_whole = True
             answer = find(view, began, noted)
         trials, is_open, prediction = view.trials, began.asked is None, None
+        if answer.conclusion is not None:
+            session.keep(answer.conclusion.estimate)
         with UntilStopped() as work:
             explained = explain(view, answer)
             if explained is not None:

@@ -66,6 +66,11 @@ class Answer:
     # of the device on the whole card, where that is more than a budget below the card's memory
     unlimited_bytes: int | None = None
 
+    @property
+    def largest(self) -> int | None:
+        """The largest that fits, where it was searched for."""
+        return self.conclusion.estimate.largest_batch_size if self.conclusion is not None else None
+
 
 def warnings_of(view: CardView, answer: Answer) -> list[Diagnostic]:
     """All warnings, the ones about the question before those of the trials."""

@@ -135,7 +135,8 @@ def claims_no_more(end: End, whole: End) -> None:
     assert re.match(r"(Interrupted|The time limit was up) after \d+ trials?: ", end.text)
     assert "stops growing" not in end.text
     answer, of_all = end.record.prediction, whole.record.prediction
-    assert answer.largest_batch_size in (None, of_all.largest_batch_size)
+    if answer.gpu == of_all.gpu:  # of several cards another one may be the first then
+        assert answer.largest_batch_size in (None, of_all.largest_batch_size)
     assert not answer.exact or of_all.exact
 
 

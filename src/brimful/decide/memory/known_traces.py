@@ -21,6 +21,7 @@ MOST_TRACES = 5  # for one card, besides those that its search begins with
 # Where the script itself fails at larger sizes, and trials alone show from where on; and until a
 # size fits that is larger than the first two.
 MOST_TRIALS = 12
+MOST_MODELLED = 6  # of the traces, those among which models are sought: of each two and three
 APART_IN_STEPS = 4  # values that are nearer may be padded to the same
 # How a trial ends that takes more of this computer than a search of another setting may.
 _BEYOND_HOST = Outcome.TIMED_OUT, Outcome.OUT_OF_HOST_MEMORY
@@ -71,11 +72,12 @@ class TracedSizes:
         """The model to be trusted most near these sizes, near the edge of what fits where none are
         named.
         """
-        return (
-            most_trusted(self.programs, frontier or self.frontier, self.fitted)
-            if self.programs
-            else None
-        )
+        if not self.programs:
+            return None
+        frontier = frontier or self.frontier
+        near = sorted(self.programs, key=lambda size: abs(size - frontier[-1]))[:MOST_MODELLED]
+        programs = {size: self.programs[size] for size in sorted(near)}
+        return most_trusted(programs, frontier, self.fitted)
 
     @property
     def trials_left(self) -> int:
@@ -179,6 +181,17 @@ class TracedSizes:
             return False
         sure = model.verified and self.trusts(model) and (low is None or low in model.reproduced)
         return sure and not self.promises(model, self.bracket.high)
+
+    def predicts(self) -> bool:
+        """Whether a model gives what no trace has shown: one that a trace confirmed, or of batch
+        sizes one that no trace speaks against."""
+        model = self.most_trusted()
+        if model is None or model.size_model.constant:
+            return False
+        if not self.bracket.in_batches:
+            return self.is_sure(model)
+        gives_all = model.size_model.exact and len(model.reproduced) == len(self.programs)
+        return self.is_sure(model) or (gives_all and not self.promises(model, self.bracket.high))
 
     def _is_refuted(self, model: TrustedModel) -> bool:
         """Whether it does not give a larger trace of the same operations: those that it gives may

@@ -7,8 +7,9 @@ search is over once a size was traced and fits, and 3 % more is known or predict
 after five traces, and the conclusion says between which sizes nothing was looked at.
 """
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 
 from brimful.decide.memory.bracket import Bracket, least_step, upper_limit
 from brimful.decide.memory.fit import ENDLESS, Card, curve_sizes, largest_that
@@ -38,6 +39,14 @@ APART = 7  # of the first two: a prime, so that a rounding in the script shows a
 NEAREST = 3  # of the two where the second is the one that was asked about
 
 
+class Goal(Enum):
+    """What a search is to know of the largest size."""
+
+    TRACED = auto()  # a trace of it
+    NEAR = auto()  # a trace near it: epochs of uneven batches will show where it is
+    PREDICTED = auto()  # a model that gives it, where no trace speaks against one
+
+
 @dataclass(frozen=True)
 class MemoryConclusion:
     estimate: MemoryEstimate
@@ -48,15 +57,6 @@ class MemoryConclusion:
     multiple_of: int = 1  # what all sizes that were tried are multiples of
 
 
-@dataclass(frozen=True)
-class Extrapolated:
-    """What traces of small batch sizes say, before one at the answer confirms it."""
-
-    largest_batch_size: int | None
-    size_model: SizeModel | None
-    loader_cap: int | None
-
-
 def search_largest(
     card: Card,
     limits: Limits,
@@ -65,13 +65,12 @@ def search_largest(
     begins_with: Sequence[int] = (),
     unknown: str = "batch_size",
     asked: int | None = None,
-    is_rough: bool = False,
+    goal: Goal = Goal.TRACED,
 ) -> Generator[int, Traced, MemoryConclusion]:
     """Yields batch sizes to trace, or values of another `unknown`, is sent what each showed, and
     returns the conclusion. `begins_with`: sizes whose traces are there, in place of its own first
     ones. `asked`: the size in question, of which a trace is wanted anyway; it is the second of them
-    where it can be. `is_rough`: one trace near the edge is enough, as epochs of uneven batches will
-    show where it is.
+    where it can be.
 
     A size is never yielded twice, obeys `limits`, is a multiple of `multiple_of`, and above the
     first two is predicted to fit.
@@ -85,48 +84,32 @@ def search_largest(
     for size in begun:
         yield from known.trace(size)
     if not begun:
-        yield from first_traces(known, first_size, asked)
+        yield from _first_traces(known, first_size, asked)
     known.small = bracket.low or 0
     while (size := _next_size(known)) is not None:
-        if known.trials_left <= 0:
-            break
-        if is_rough and (bracket.low or 0) > known.small:
+        is_predicted = goal is Goal.PREDICTED and (asked is not None or known.predicts())
+        is_near = goal is Goal.NEAR and (bracket.low or 0) > known.small
+        if is_predicted or is_near or known.trials_left <= 0:
             break
         yield from known.trace(size)
-    return _conclude(known)
+    conclusion = _conclude(known)
+    return _predicted(known, conclusion, asked) if goal is Goal.PREDICTED else conclusion
 
 
-def extrapolate(
-    card: Card,
-    limits: Limits,
-    shown: Mapping[int, Traced],
-    multiple_of: int = 1,
-    unknown: str = "batch_size",
-) -> Extrapolated:
-    """What `search_largest` would name after traces at these sizes, taken on a card that does all
-    as this one: nothing, unless a trace confirmed a model, or no trace of a batch size speaks
-    against one."""
-    known = TracedSizes(card, Bracket(limits, multiple_of, unknown))
-    for size, traced in sorted(shown.items()):
-        if size % multiple_of == 0:
-            known.learn(size // multiple_of, traced)
-    # a model is sought of each two and three programs: of those nearest to the edge
-    edge = known.bracket.low or known.bracket.high or 1
-    nearest = sorted(known.programs, key=lambda size: abs(size - edge))[:MOST_TRACES]
-    known.programs = {size: known.programs[size] for size in sorted(nearest)}
-    model = known.most_trusted()
-    largest = None
-    gives_all = (
-        model is not None
-        and model.size_model.exact
-        and len(model.reproduced) == len(known.programs)
-        and not known.promises(model, known.bracket.high)
-    )
-    says = known.is_sure(model) or (known.bracket.in_batches and gives_all)
-    if says and not known.bracket.ignored and not known.unfollowed:
-        largest = _candidate(known, model)
-    named = None if largest is None else known.bracket.samples(largest)
-    return Extrapolated(named, _in_samples(known, model), known.bracket.limits.loader_cap)
+def _predicted(
+    known: TracedSizes, conclusion: MemoryConclusion, asked: int | None
+) -> MemoryConclusion:
+    """The conclusion with the largest size that a model gives without a trace of it; where there is
+    no such model, and no larger size than the one asked was looked for, without a largest."""
+    bracket, model, estimate = known.bracket, known.most_trusted(), conclusion.estimate
+    if not known.predicts():
+        if asked is not None:
+            estimate = replace(estimate, largest_batch_size=None, nothing_fits=False)
+        return replace(conclusion, estimate=estimate)
+    largest = None if bracket.ignored or known.unfollowed else _candidate(known, model)
+    named = None if largest is None else bracket.samples(largest)
+    estimate = replace(estimate, largest_batch_size=named, nothing_fits=named is None)
+    return replace(conclusion, estimate=estimate, size_model=_in_samples(known, model))
 
 
 def _in_samples(known: TracedSizes, model: TrustedModel | None) -> SizeModel | None:
@@ -146,7 +129,7 @@ def _in_samples(known: TracedSizes, model: TrustedModel | None) -> SizeModel | N
     return replace(model.size_model, per=known.bracket.multiple_of, fitted_at=tuple(held))
 
 
-def first_traces(
+def _first_traces(
     known: TracedSizes, first_size: int, asked: int | None
 ) -> Generator[int, Traced, None]:
     """Two traces at small sizes, a third where they call for it; smaller ones where those are too
