@@ -224,13 +224,19 @@ class Session:
         self.keep(advice)
         said = said or advice
         parts = [said.problem, *(() if repeats else (said.explanation, said.suggestion))]
-        self.message(" ".join(f"{part[0].upper()}{part[1:]}." for part in parts if part))
+        self.message(" ".join(map(_sentence, filter(None, parts))))
 
     def message(self, text: str) -> None:
         self.options.watcher.message(masking.text(text))
 
     def record(self) -> Record:
         return replay(map(masking.value, self.entries), self.folder)
+
+
+def _sentence(text: str) -> str:
+    """With a capital, but where it begins with the name of a setting or an option."""
+    first = text.split(maxsplit=1)[0].rstrip(",:;")
+    return f"{text[0].upper() if first.isalpha() else text[0]}{text[1:].rstrip('.')}."
 
 
 def _of_data(trial: Trial) -> dict[str, Setting]:

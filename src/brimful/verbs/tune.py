@@ -1,4 +1,8 @@
-"""`tune`: the settings with the highest throughput within memory, each run before it is named."""
+"""`tune`: the settings with the highest throughput within memory, each run before it is named.
+
+On a CPU memory and time have trials of their own, for what makes resident memory true makes steps
+slower.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -7,10 +11,13 @@ from brimful import command as commands
 from brimful.decide.run.settings import BATCH_SIZE, EVAL_BATCH_SIZE, WORKERS
 from brimful.errors import UsageError
 from brimful.values import Objective, Record, Setting
-from brimful.verbs import tune_measured, tune_plan
+from brimful.verbs import tune_measured as measured
 from brimful.verbs.devices import HERE
+from brimful.verbs.results import error_of, ignores_the_batch_size
 from brimful.verbs.session import Options
 from brimful.verbs.start import start, takes
+from brimful.verbs.tune_plan import plan_of
+from brimful.verbs.tuning import Tuning
 
 
 def tune(
@@ -36,10 +43,37 @@ def tune(
             "an objective is " + " or ".join(Objective),
             "leave it out for the highest throughput",
         )
-    goal = Objective(objective)
-    began = replace(began, command=commands.opened(began.command, WORKERS))
-    others = began.other_values((BATCH_SIZE, EVAL_BATCH_SIZE, WORKERS), num_workers=0)
+    goal, command = Objective(objective), commands.opened(began.command, WORKERS)
+    elsewhere = (BATCH_SIZE, EVAL_BATCH_SIZE, WORKERS)
+    others = replace(began, command=command).other_values(elsewhere, num_workers=0)
     with began.session("tune", goal) as session:
         session.limits_the_whole = True
-        tune_measured.run(session, tune_plan.Task(began, goal, others))
+        tuning = Tuning(session, began, goal, others, command, began.asked)
+
+        # 1. Where the batch size goes, and what the script takes by itself.
+        if not takes(command):
+            measured.find_place(tuning)
+        measured.learn_defaults(tuning)
+
+        # 2. Memory at few batch sizes.
+        memory, limits = measured.search_memory(tuning)
+        if tuning.defaults and not measured.takes_defaults(tuning):
+            measured.forget_defaults(tuning)
+            memory, limits = measured.search_memory(tuning)
+        session.keep(memory.estimate)
+        if memory.estimate.ignores_batch_size and measured.same_samples(session.results):
+            raise ignores_the_batch_size(tuning.command)
+        if memory.largest is None:
+            raise memory.stop or measured.nothing_fits(tuning)
+
+        # 3. Speed: loader workers and batch sizes, by turns with the user's own.
+        measured.place_workers(tuning)
+        room = measured.room_for_loading(tuning, memory.largest)
+        result, partial = measured.search_speed(tuning, memory, limits, room)
+        if result.chosen is None:
+            raise error_of(session, result.failure or session.results[-1])
+
+        # 4. The plan.
+        session.keep(result.speed)
+        session.keep(plan_of(tuning, result, memory.estimate, room, partial))
     return session.record()

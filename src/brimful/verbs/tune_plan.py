@@ -1,12 +1,11 @@
-"""What `tune` is to do on a device that is here, and the plan of what its search found, with what
-each size means and what to know about it.
+"""The plan of what the search of `tune` found, with what each size means and what to know about
+it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from brimful import command as commands
-from brimful.decide.batch_size_place import WORKERS_ALONE, found_workers
+from brimful.decide.batch_size_place import found_workers
 from brimful.decide.loading import EVAL_TIMES, LoaderPlan
 from brimful.decide.run.settings import BATCH_SIZE, WORKERS
 from brimful.decide.speed.measured import noise_of, rate_estimate
@@ -22,131 +21,35 @@ from brimful.values import (
     Diagnostic,
     Estimate,
     MemoryEstimate,
-    Objective,
     Outcome,
     Plan,
     Setting,
     Source,
-    Trial,
     TrialKind,
     TrialResult,
     TriedSize,
 )
-from brimful.verbs.session import Session
-from brimful.verbs.start import Start, following
-
-_MEMORY_STEPS = 2
-_SPEED_STEPS = 8
-_SPEED_WARMUP_STEPS = 2
-
-
-@dataclass(frozen=True)
-class Task:
-    start: Start
-    objective: Objective
-    settings: Mapping[str, Setting]  # all but the batch size
-    # trials of the memory that were run already
-    tried: Mapping[int, TrialResult] = field(default_factory=dict)
-    # the script's own, where a placeholder stands open
-    defaults: Mapping[str, Setting] = field(default_factory=dict)
-    noted: tuple[Diagnostic, ...] = ()
-
-    @property
-    def on_cpu(self) -> bool:
-        return self.start.device.kind == "cpu"
-
-    @property
-    def chooses_workers(self) -> bool:
-        command = self.start.command
-        return WORKERS not in self.start.given and (
-            WORKERS in command.places or WORKERS in commands.placeholders(command)
-        )
-
-    @property
-    def asked_workers(self) -> Setting | None:
-        """By --set, or by a flag of the command."""
-        command = self.start.command
-        return self.start.given.get(
-            WORKERS, None if WORKERS in command.places else command.given.get(WORKERS)
-        )
-
-    @property
-    def searches_largest(self) -> bool:
-        """Else a few memory trials show how far the search for speed may go, and no largest size is
-        named.
-        """
-        return not self.on_cpu or self.objective is Objective.LARGEST
-
-    def following(self, batch_size: Setting | None) -> dict[str, Setting]:
-        return (
-            {}
-            if batch_size is None
-            else following(self.start.command, self.settings, int(batch_size))
-        )
-
-    def trial(
-        self, session: Session, kind: TrialKind, settings: Mapping[str, Setting], **others
-    ) -> Trial:
-        """On a CPU the budget is host memory, and the trial is ended before the kernel
-        would do it.
-        """
-        steps, find = session.options.steps, None
-        if kind is TrialKind.SPEED:
-            others = {"see_eval": False, "warmup_steps": _SPEED_WARMUP_STEPS} | others
-        elif self.start.finds_places:
-            find = WORKERS_ALONE
-        return Trial(
-            command=self.start.command,
-            settings={**self.settings, **self.following(settings.get(BATCH_SIZE)), **settings},
-            device=self.start.device,
-            kind=kind,
-            steps=steps or _SPEED_STEPS
-            if kind is not TrialKind.MEMORY
-            else min(steps or _MEMORY_STEPS, _MEMORY_STEPS),
-            host_limit_bytes=self.start.budget.bytes
-            if self.start.budget.memory == "host"
-            else None,
-            find_places=find,
-            **others,
-        )
-
-
-@dataclass(frozen=True)
-class SearchEnd:
-    """What the search found. `partial`: what ended it before its time."""
-
-    result: SearchResult
-    partial: str | None = None
-
-
-def partial_advice(partial: str | None, what: str) -> list[Diagnostic]:
-    """For a plan that is `what`, where the search did not come to its end."""
-    if partial is None:
-        return []
-    return [
-        Diagnostic(
-            "partial-plan",
-            f"{partial}: the search did not come to its end",
-            f"the plan is {what}; a whole search may find another",
-            "tune again",
-        )
-    ]
-
+from brimful.verbs.start import following
+from brimful.verbs.tuning import Tuning
 
 _UNCLEAR = 0.25  # repeats that differ by more show little
 
 
 def plan_of(
-    session: Session, task: Task, end: SearchEnd, memory: MemoryEstimate, room: LoaderPlan
+    tuning: Tuning,
+    result: SearchResult,
+    memory: MemoryEstimate,
+    room: LoaderPlan,
+    partial: str | None,
 ) -> Plan:
     """The plan for what the search chose; its peak is of a run that had its evaluation, if there
-    was one.
+    was one. `partial`: what ended the search before its time.
     """
-    result, gain = end.result, end.result.gain
     assert result.chosen is not None
-    asked, budget, size = task.start.asked, task.start.budget, int(result.chosen[BATCH_SIZE])
-    command, placed = _as_left(task.start.command, result.chosen)
-    warnings = room.warnings if result.chosen.get(WORKERS) in (None, task.asked_workers) else ()
+    session, gain, size = tuning.session, result.gain, int(result.chosen[BATCH_SIZE])
+    asked, budget = tuning.asked, tuning.start.budget
+    command, placed = _as_left(tuning.command, result.chosen)
+    warnings = room.warnings if result.chosen.get(WORKERS) in (None, tuning.asked_workers) else ()
     confirmed = max(reversed(result.chosen_runs), key=lambda run: run.trial.see_eval)
     runs = (confirmed, result.verified or confirmed)
     peak = max((peak_bytes(run, budget.memory) or 0 for run in runs), default=0)
@@ -155,12 +58,12 @@ def plan_of(
     speed = _speed(result.chosen_runs[-turns:])
     evaluated = ", evaluation included" if confirmed.trial.see_eval else ""
     return make_plan(
-        task.objective,
+        tuning.objective,
         command,
         session.results,
-        {**task.settings, **result.chosen} | following(task.start.command, task.settings, size),
-        _why(task, result, replace(room, warnings=warnings)),
-        ({BATCH_SIZE: asked} if asked else {}) | dict(task.defaults),
+        {**tuning.settings, **result.chosen} | following(tuning.command, tuning.settings, size),
+        _why(tuning, result, replace(room, warnings=warnings)),
+        ({BATCH_SIZE: asked} if asked else {}) | dict(tuning.defaults),
         verified=fits_budget(confirmed, budget),
         peak_bytes=Estimate(peak, Source.MEASURED, note=f"{budget.memory} memory{evaluated}")
         if peak
@@ -172,17 +75,17 @@ def plan_of(
         )
         if gain
         else None,
-        partial=end.partial,
+        partial=partial,
         warnings=(
-            *partial_advice(end.partial, "your own settings" if stays else "the best so far"),
-            *task.noted,
+            *_partial_advice(partial, "your own settings" if stays else "the best so far"),
+            *tuning.notes,
             *placed,
             *_load_advice(session.results),
             *_noise_advice(result),
             *warnings,
-            *rate_advice(confirmed, asked, size),
+            *_rate_advice(confirmed, asked, size),
         ),
-        sizes=_sizes(session, task, result, memory),
+        sizes=_sizes(tuning, result, memory),
     )
 
 
@@ -204,7 +107,7 @@ def _speed(runs: Sequence[TrialResult]) -> Estimate | None:
     return rate_estimate(rates, noise_of(runs)) if rates else None
 
 
-def _why(task: Task, result: SearchResult, room: LoaderPlan) -> dict[str, str]:
+def _why(tuning: Tuning, result: SearchResult, room: LoaderPlan) -> dict[str, str]:
     """With what holds the workers where there is room for no more, or where those that were given
     are too many.
     """
@@ -212,24 +115,22 @@ def _why(task: Task, result: SearchResult, room: LoaderPlan) -> dict[str, str]:
         "eval_batch_size": f"{EVAL_TIMES} × the batch size: evaluation keeps no activations"
     } | result.why
     chosen = (result.chosen or {}).get(WORKERS)
-    if WORKERS in task.defaults and chosen == task.defaults[WORKERS]:
+    if WORKERS in tuning.defaults and chosen == tuning.defaults[WORKERS]:
         why[WORKERS] = "; ".join(filter(None, ["the script's own default", why.get(WORKERS)]))
     if room.warnings:
         why[WORKERS] = next(row.why for row in room.rows if row.name == "workers")
-    elif task.chooses_workers and (chosen == room.workers or room.workers == 0):
+    elif tuning.chooses_workers and (chosen == room.workers or room.workers == 0):
         why[WORKERS] = "; ".join(
             filter(None, [why.get(WORKERS), f"at most {room.workers}: {room.why}"])
         )
     return why
 
 
-def _sizes(
-    session: Session, task: Task, result: SearchResult, memory: MemoryEstimate
-) -> tuple[TriedSize, ...]:
+def _sizes(tuning: Tuning, result: SearchResult, memory: MemoryEstimate) -> tuple[TriedSize, ...]:
     """Every size that ran. Its peak is measured where a trial shows a true one, and else lies on
     the curve through those.
     """
-    budget, trials = task.start.budget, {}
+    session, budget, trials = tuning.session, tuning.start.budget, {}
     for run in session.results:
         if BATCH_SIZE in run.trial.settings:
             trials.setdefault(int(run.trial.settings[BATCH_SIZE]), []).append(run)
@@ -237,7 +138,7 @@ def _sizes(
     rows = []
     for size, runs in trials.items():
         row = TriedSize(size, samples_per_s=rates.get(size))
-        true = [run for run in runs if not task.on_cpu or run.trial.kind is TrialKind.MEMORY]
+        true = [run for run in runs if not tuning.on_cpu or run.trial.kind is TrialKind.MEMORY]
         measured = [
             peak
             for run in true
@@ -254,6 +155,20 @@ def _sizes(
         fits = not failed and (peak is None or peak.value <= budget.bytes)
         rows.append(replace(row, fits=fits))
     return tried_sizes(session.results, rows)
+
+
+def _partial_advice(partial: str | None, what: str) -> list[Diagnostic]:
+    """For a plan that is `what`, where the search did not come to its end."""
+    if partial is None:
+        return []
+    return [
+        Diagnostic(
+            "partial-plan",
+            f"{partial}: the search did not come to its end",
+            f"the plan is {what}; a whole search may find another",
+            "tune again",
+        )
+    ]
 
 
 def _load_advice(results: Sequence[TrialResult]) -> list[Diagnostic]:
@@ -291,7 +206,7 @@ def _noise_advice(result: SearchResult) -> list[Diagnostic]:
     ]
 
 
-def rate_advice(trial_result: TrialResult, before: int | None, after: int) -> list[Diagnostic]:
+def _rate_advice(trial_result: TrialResult, before: int | None, after: int) -> list[Diagnostic]:
     """What a changed batch size means for the learning rate of the first optimizer: one warning, or
     none.
     """

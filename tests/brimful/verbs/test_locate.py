@@ -286,4 +286,4 @@ def test_other_places_of_the_number_are_a_detail_of_the_record(monkeypatch):
     (note,) = [result for result in answer.warnings if result.code == "batch-size-place"]
     assert "16 also stands at model.py:31" in note.explanation
     (line,) = [text for text in said if "set where train.py:6 has 16" in text]
-    assert line.endswith("what the script computes from it follows. " + note.suggestion)
+    assert line.endswith(f"hat the script computes from it follows. {note.suggestion}.")
