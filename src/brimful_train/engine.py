@@ -40,6 +40,7 @@ from brimful_train.step.oom import (
     free_what_is_cached,
 )
 from brimful_train.step.optimizer_update import Update
+from brimful_train.step.passes import Passes
 from brimful_train.step.step import Counts, Done, Stepper
 from brimful_train.task import Result, Task
 from brimful_train.training_state import TrainingState
@@ -172,17 +173,11 @@ class _Training:
         """Goes on from the checkpoint that the config asks for; then logs what is in force."""
         parts, state = self.parts, self.state
         state.resume()
-        self.stepper = Stepper(
-            self.task,
-            parts.network,
-            Update(parts.optimizer, parts.precision.device, state.note_recovery),
-            parts.precision,
-            self.ranks,
-            parts.at_once,
-            parts.noise,
-            self.config,
-            self.log.say,
+        passes = Passes(
+            self.task, parts.network, parts.precision, self.ranks, parts.at_once, parts.noise
         )
+        update = Update(parts.optimizer, parts.precision.device, state.note_recovery)
+        self.stepper = Stepper(passes, update, self.ranks, self.config, self.log.say)
         self.stepper.counts = state.counts
         if self.ranks.first:
             write_json(self.config.out / "config.json", self.config.as_json(), self.log)
@@ -304,7 +299,7 @@ class _Training:
         self.state.stop_the_clock("train_time_s")
         self.ranks.broadcast(list(self.parts.network.module.buffers()))
         # the room they take belongs to the evaluation, as it did when its batch was tried
-        self.stepper.drop_gradients()
+        self.stepper.passes.drop_gradients()
         with self.peaks.phase(EVAL):
             # one rank alone shall not end
             measures = self.ranks.from_first(self.parts.evaluation.measure())
@@ -337,7 +332,7 @@ def dry_run(parts: Parts, stepper: Stepper, ranks: Ranks, log: Log) -> None:
             step = _worst_step(parts, stepper)
             while isinstance(missing := attempt(partial(_try, stepper, step)), Missing):
                 recoveries += 1
-                stepper.drop_gradients()
+                stepper.passes.drop_gradients()
                 free_what_is_cached(device)
                 stepper.shrink(
                     missing,
@@ -347,7 +342,7 @@ def dry_run(parts: Parts, stepper: Stepper, ranks: Ranks, log: Log) -> None:
                 )
                 step = _worst_step(parts, stepper)
         finally:
-            stepper.drop_gradients()
+            stepper.passes.drop_gradients()
             buffers.put_back()
     votes = ranks.meet(Vote(piece=at_once.split.limit, recoveries=recoveries))
     at_once.adopt(votes)
@@ -377,7 +372,7 @@ def _try(stepper: Stepper, step: StepData) -> None:
     in a step of several."""
     split, decomposes = stepper.at_once.split, stepper.task.decomposes
     order = (*range(len(step.parts)), 0)
-    stepper.forward_backward(
+    stepper.passes.forward_backward(
         step,
         [(part, *piece) for part in order for piece in split.pieces(step.parts[part], decomposes)],
     )

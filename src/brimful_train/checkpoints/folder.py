@@ -102,7 +102,8 @@ class Checkpoints:
             self._prune(self.config.keep_last)
             return path
         except OSError as error:
-            raise self._unwritable(error, step) from error
+            there = [str(kept.path) for kept in self._all_kept() if kept.whole]
+            raise _unwritable(self.folder, there, error, step) from error
 
     def _write(self, state: Mapping[str, Any], step: int, score: float | None, best: str) -> Path:
         number = max(map(_save_of, self._paths()), default=0) + 1
@@ -175,25 +176,6 @@ class Checkpoints:
                     f"{error.strerror} ({error.filename})."
                 )
 
-    def _unwritable(self, error: OSError, step: int) -> BrimfulError:
-        paths = ", ".join(str(kept.path) for kept in self._all_kept() if kept.whole)
-        paths = paths or "no checkpoint; none was written before"
-        if DiskFull.caused(error):
-            return DiskFull(
-                str(self.folder),
-                paths,
-                f"The disk is full: the checkpoint of step {step} could not be written to "
-                f"{self.folder}.",
-                "Free some space or have checkpoints written to another disk, and go on from the "
-                "newest one.",
-            )
-        return BrimfulError(
-            f"The checkpoint of step {step} could not be written to {self.folder}: "
-            f"{error.strerror} ({error.filename}).",
-            f"Kept: {paths}",
-            "Make the folder writable or choose another one, and go on from the newest checkpoint.",
-        )
-
     # --- reading ---
 
     def resume(self) -> Loaded | None:
@@ -252,15 +234,8 @@ class Checkpoints:
         return loaded
 
     def _warn_of_others(self) -> None:
-        paths = self._newest_first()
-        if paths:
-            best = " and the best" if self.config.keep_best else ""
-            self._warn(
-                f"{self.folder} holds {counted(len(paths), 'checkpoint')} of another training, "
-                f"the newest of step {_step_of(paths[0]):,}. THEY WILL BE REMOVED as this training "
-                f"writes its own, of which the last {self.config.keep_last}{best} stay. To keep "
-                "them, move them away now or choose another folder."
-            )
+        if paths := self._newest_first():
+            self._warn(_others_go(self.folder, paths, self.config))
 
     def _go_on_from(self, path: Path) -> None:
         """What is saved from now on is of the same training as this checkpoint, if it is one of the
@@ -330,6 +305,34 @@ class Checkpoints:
 
 def _step_of(path: Path) -> int:
     return int(path.name.split("-")[1])
+
+
+def _others_go(folder: Path, newest_first: Sequence[Path], config: CheckpointConfig) -> str:
+    best = " and the best" if config.keep_best else ""
+    return (
+        f"{folder} holds {counted(len(newest_first), 'checkpoint')} of another training, the "
+        f"newest of step {_step_of(newest_first[0]):,}. THEY WILL BE REMOVED as this training "
+        f"writes its own, of which the last {config.keep_last}{best} stay. To keep them, move "
+        "them away now or choose another folder."
+    )
+
+
+def _unwritable(folder: Path, kept: Sequence[str], error: OSError, step: int) -> BrimfulError:
+    paths = ", ".join(kept) or "no checkpoint; none was written before"
+    if DiskFull.caused(error):
+        return DiskFull(
+            str(folder),
+            paths,
+            f"The disk is full: the checkpoint of step {step} could not be written to {folder}.",
+            "Free some space or have checkpoints written to another disk, and go on from the "
+            "newest one.",
+        )
+    return BrimfulError(
+        f"The checkpoint of step {step} could not be written to {folder}: {error.strerror} "
+        f"({error.filename}).",
+        f"Kept: {paths}",
+        "Make the folder writable or choose another one, and go on from the newest checkpoint.",
+    )
 
 
 def best_of(checkpoints: Iterable[Kept]) -> Kept | None:

@@ -10,42 +10,36 @@
    bytes: tried again at once.
 """
 
-import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import torch
 from torch import nn
 
-from brimful.errors import UsageError
 from brimful_train.config import Config
 from brimful_train.data.pipeline import StepData
 from brimful_train.distributed.parallel import (
     OVERLAP_AFTER,
-    Network,
-    incomplete_in_overlap,
     no_overlap_sentence,
 )
 from brimful_train.distributed.ranks import BROKEN, FINE, GIVES_UP, OUT_OF_MEMORY, Ranks, Vote
-from brimful_train.model.precision import Precision
 from brimful_train.optim.optimizers import set_lr
 from brimful_train.rng_state import Randomness, RandomState
 from brimful_train.step.buffers import Buffers, layers_that_depend_on_the_cut
-from brimful_train.step.gradient_noise import GradientNoise
-from brimful_train.step.gradients import GradientSum, clip, local
-from brimful_train.step.non_finite import Finite, LossSums, UpdateFacts
+from brimful_train.step.gradients import clip
+from brimful_train.step.non_finite import Finite, UpdateFacts
 from brimful_train.step.oom import (
     Missing,
     Pieces,
-    SamplesAtOnce,
     attempt,
     free_what_is_cached,
     no_room_after_backward,
 )
 from brimful_train.step.optimizer_update import Update
-from brimful_train.task import Sum, Task
+from brimful_train.step.passes import Passes
 
 T = TypeVar("T")
 
@@ -76,34 +70,24 @@ class Done(NamedTuple):
 
 
 class Stepper:
-    """Makes updates of `network` by `update`."""
+    """Makes updates of the network of `passes` by `update`."""
 
     def __init__(
         self,
-        task: Task,
-        network: Network,
+        passes: Passes,
         update: Update,
-        precision: Precision,
         ranks: Ranks,
-        at_once: SamplesAtOnce,
-        noise: GradientNoise,
         config: Config,
         say: Callable[[str], None],
     ):
-        self.task, self.at_once, self._noise = task, at_once, noise
+        self.passes, self.task, self.at_once = passes, passes.task, passes.at_once
         self.counts = Counts()
-        self.finite = Finite(config.on_nan, precision.device)
-        self._network, self._update, self._precision = network, update, precision
-        self._ranks, self._clip_norm, self._say = ranks, config.clip_norm, say
-        self.at_once.communicates = network.sharded
-        self._parameters = network.parameters()
-        self._gradients = GradientSum([] if network.sharded else self._parameters, ranks)
-        self._randomness = Randomness(precision.device)
-        self._buffers = Buffers(network.module)
-        self._sums = LossSums(precision.device)
-        # the loss is a Sum: its count, not the number of samples, is what it is divided by
-        self._by_count = False
-        self._overlaps = False
+        self.finite = Finite(config.on_nan, passes.precision.device)
+        self._network, self._precision = passes.network, passes.precision
+        self._update, self._ranks = update, ranks
+        self._clip_norm, self._say = config.clip_norm, say
+        self._randomness = Randomness(passes.precision.device)
+        self._buffers = Buffers(passes.network.module)
         self._warned_of_layers = False
 
     def train_on(
@@ -120,14 +104,14 @@ class Stepper:
         todo = deque([whole] if self.task.decomposes else self._cut_apart(whole, data))
         while todo:
             pieces = todo.popleft()
-            self._overlaps = self._may_overlap(data)
+            self.passes.overlaps = self._may_overlap(data)
             state = self._randomness.take()
             self._buffers.take()
             votes = self._ranks.meet(self._part(data, pieces, state, asks()))
             self._adopt(votes)
             if any(v.status == OUT_OF_MEMORY for v in votes):
                 self._put_back(state)
-                self.drop_gradients()
+                self.passes.drop_gradients()
                 todo.extendleft(reversed(_halves(pieces)))
             elif any(v.samples for v in votes):  # else all micro-batches have too few for this part
                 yield self._finish(data, votes, lr_at)
@@ -144,9 +128,10 @@ class Stepper:
         """
         status, recoveries = FINE, 0
         try:
-            while isinstance(missing := attempt(lambda: self._run(data, pieces)), Missing):
+            run = partial(self.passes.run, data, pieces, self.counts.updates)
+            while isinstance(missing := attempt(run), Missing):
                 recoveries += 1
-                self.drop_gradients()
+                self.passes.drop_gradients()
                 free_what_is_cached(self._precision.device)
                 then = "; the step is replayed, its batch stays as it is."
                 self.shrink(missing, "", then, data)
@@ -161,76 +146,10 @@ class Stepper:
             status=status,
             piece=self.at_once.split.limit,
             samples=sum(stop - start for _, start, stop in pieces),
-            gradients=self._gradients.present(),
+            gradients=self.passes.gradients.present(),
             recoveries=recoveries,
-            by_count=self._by_count,
+            by_count=self.passes.by_count,
         )
-
-    def _run(self, data: StepData, pieces: Pieces) -> None:
-        """Forward and backward of `pieces`, each cut as small as it has to be; one whose loss does
-        not decompose is not.
-        """
-        self.drop_gradients()
-        self._sums.clear()
-        cut = [piece for piece in pieces if piece[2] > piece[1]]
-        if self.task.decomposes:
-            cut = [
-                (part, begin + start, begin + stop)
-                for part, begin, end in pieces
-                for start, stop in self.at_once.split.pieces(end - begin)
-            ]
-        with self._noise.watching(self.counts.updates, cut) as cut:
-            self.forward_backward(data, cut)
-        if self._network.sharded:
-            for batch in self.at_once.spares(data, cut):
-                self._precision.backward(self._objective(batch, 1, data.samples)[1] * 0.0)
-        if self._overlaps and self._gradients.present() != self._gradients.complete:
-            raise incomplete_in_overlap(self._network.without_gradient())
-
-    def forward_backward(self, data: StepData, pieces: Pieces) -> None:
-        """Adds the gradients of `pieces` to those of the parameters, and their losses to the sums
-        of the update.
-        """
-        for number, (part, start, stop) in enumerate(pieces, 1):
-            batch = self.at_once.load(data, part, start, stop)
-            with self._reduction(last=number == len(pieces)):
-                loss, objective = self._objective(batch, stop - start, data.samples)
-                self._precision.backward(objective)
-            weight = self._sums.add(loss, stop - start)
-            self._noise.add_pass(stop - start, weight, data.samples)
-            del batch, loss, objective  # the next one needs the room
-
-    def _reduction(self, last: bool) -> contextlib.AbstractContextManager[None]:
-        """Around a forward and backward: whether gradients stay on this rank."""
-        overlapped = self._network.overlapped
-        self.at_once.communicates = overlapped is None or (last and self._overlaps)
-        if overlapped is None or self.at_once.communicates:
-            return contextlib.nullcontext()
-        return overlapped.no_sync()
-
-    def _objective(
-        self, batch: object, samples: int, reference: int
-    ) -> tuple[torch.Tensor | Sum, torch.Tensor]:
-        """The loss, and what goes backward, so that the sum over all micro-batches of all ranks is
-        the mean.
-        """
-        with self._precision.autocast():
-            loss = self.task.loss(self._network.model, batch)
-        if isinstance(loss, Sum):
-            self._by_count = True
-            return loss, torch.as_tensor(loss.total) / reference
-        if not isinstance(loss, torch.Tensor) or loss.dim() != 0:
-            kind = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
-            raise UsageError(
-                f"task.loss gave {kind}",
-                "A loss is a scalar tensor (the mean over samples) or a Sum.",
-                "Return one.",
-            )
-        return loss, loss if samples == reference else loss * (samples / reference)
-
-    def drop_gradients(self) -> None:
-        for parameter in self._parameters:
-            parameter.grad = None
 
     def shrink(self, missing: Missing, where: str, then: str, data: StepData) -> None:
         """Makes the pieces of `data` smaller, with a warning where that changes the result. Raises
@@ -243,9 +162,9 @@ class Stepper:
                 "repeated."
             )
         self.at_once.shrink(
-            missing, where, then, lambda pieces: self.forward_backward(data, pieces)
+            missing, where, then, lambda pieces: self.passes.forward_backward(data, pieces)
         )
-        self.drop_gradients()
+        self.passes.drop_gradients()
         layers = layers_that_depend_on_the_cut(self._network.module)
         if layers and not self._warned_of_layers:
             self._warned_of_layers = True
@@ -277,7 +196,7 @@ class Stepper:
     def _adopt(self, votes: list[Vote]) -> None:
         """What all ranks know alike from here on."""
         self.at_once.adopt(votes)
-        self._by_count = any(vote.by_count for vote in votes)
+        self.passes.by_count = any(vote.by_count for vote in votes)
         if self._network.overlapped is not None:
             self._notice_incomplete(votes)
         recoveries = sum(vote.recoveries for vote in votes)
@@ -292,7 +211,7 @@ class Stepper:
         incomplete = [
             rank
             for rank, vote in enumerate(votes)
-            if vote.samples and vote.gradients != self._gradients.complete
+            if vote.samples and vote.gradients != self.passes.gradients.complete
         ]
         if incomplete and not self.counts.incomplete and self._ranks.rank == incomplete[0]:
             self._say(no_overlap_sentence(self._network.without_gradient()))
@@ -300,18 +219,18 @@ class Stepper:
 
     def _finish(self, data: StepData, votes: list[Vote], lr_at: Callable[[int], float]) -> Done:
         samples = sum(vote.samples for vote in votes)
-        sums, sharded, noise = self._sums.both, self._network.sharded, self._noise
-        if sharded or self._overlaps:  # which only several ranks are
+        sums, sharded, noise = self.passes.sums.both, self._network.sharded, self.passes.noise
+        if sharded or self.passes.overlaps:  # which only several ranks are
             for tensor in (sums, *noise.sums):
                 torch.distributed.all_reduce(tensor)
         else:
             if len({vote.gradients for vote in votes}) > 1:
-                missing = self._gradients.missing()
+                missing = self.passes.gradients.missing()
                 self._twice(lambda: _fill_with_zeros(missing))
                 self._ranks.confirm()
-            self._gradients.reduce(sums, *noise.sums)
-        if self._by_count or sharded or samples != data.samples:
-            self._twice(lambda: self._divide(data.samples, samples))
+            self.passes.gradients.reduce(sums, *noise.sums)
+        if self.passes.by_count or sharded or samples != data.samples:
+            self._twice(lambda: self.passes.divide(data.samples, samples, self._ranks.size))
         if noise.sums:
             self._twice(lambda: noise.add_update(samples))
         self.counts.updates += 1
@@ -321,10 +240,12 @@ class Stepper:
         if by_scaler:
             self._twice(lambda: self._precision.unscale(self._update))
         limit = self._clip_norm
-        norm = self._twice(lambda: clip(self._parameters, limit)) if limit is not None else None
+        norm = None
+        if limit is not None:
+            norm = self._twice(lambda: clip(self.passes.parameters, limit))
         facts = UpdateFacts(self.counts.updates, self.counts.samples, lr, data.indices.indices)
         if self._twice(
-            lambda: self.finite.allows(self._loss(), None if by_scaler else norm, facts)
+            lambda: self.finite.allows(self.passes.loss(), None if by_scaler else norm, facts)
         ):
             set_lr(self._update, lr)
             self._precision.step(self._update)
@@ -332,18 +253,12 @@ class Stepper:
             self.counts.skipped_nan += 1
             self._precision.forget(self._update)
             self._buffers.put_back()  # running statistics hold the NaN as well
-            self._sums.clear()  # samples that were left out are not in the epoch's loss either
+            self.passes.sums.clear()  # what was left out is not in the epoch's loss either
             self._say(
                 f"Update {facts.step:,} is left out: its loss is NaN or infinite "
                 f"({self.counts.skipped_nan:,} so far)."
             )
         return Done(sums, samples, lr, max(vote.signal for vote in votes), bool(votes[0].save))
-
-    def _loss(self) -> torch.Tensor:
-        """NaN as well where a Sum counted nothing at all: its mean, and the gradients divided by
-        that count, are NaN.
-        """
-        return self._sums.total / self._sums.count if self._by_count else self._sums.total
 
     def _twice(self, work: Callable[[], T]) -> T:
         """`work` that allocates a few bytes first and only then changes gradients, in place: it can
@@ -364,18 +279,6 @@ class Stepper:
             self._ranks.announce(GIVES_UP)
             raise no_room_after_backward(done.message)
         return done
-
-    def _divide(self, reference: int, samples: int) -> None:
-        """Gradients were divided by `reference`; what they ought to be divided by is known only
-        now.
-        """
-        # FSDP2 divides by the number of ranks
-        averaged = self._ranks.size if self._network.sharded else 1
-        if self._by_count:
-            factor = (averaged * reference / self._sums.count).to(torch.float32)
-        else:
-            factor = averaged * reference / samples
-        torch._foreach_mul_([local(p.grad) for p in self._parameters if p.grad is not None], factor)
 
 
 def _fill_with_zeros(parameters: list[nn.Parameter]) -> None:

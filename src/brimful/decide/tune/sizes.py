@@ -7,7 +7,7 @@ and are called predicted.
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
 from brimful.decide.loaders_seen import (
@@ -24,83 +24,101 @@ from brimful_inside.wire import LoaderSeen
 _ROWS = 6  # of sizes to show, where nobody named them
 
 
+@dataclass
+class _Seen:
+    """What the trials show of updates and of an epoch."""
+
+    in_update: dict[int, Estimate] = field(default_factory=dict)  # samples by batch size, all ranks
+    lengths: dict[int, int] = field(default_factory=dict)  # batches of an epoch by batch size
+    batches: dict[int, float] = field(default_factory=dict)  # in an update, by batch size
+    in_epoch: float | None = None  # samples, over all ranks
+    ranks: int = 1
+    drops_last: bool = False
+    at_the_end: bool = False  # the script steps there
+
+    def add(self, trial: TrialResult, size: int) -> None:
+        is_imaginary = trial.trial.device.kind == "imaginary"
+        source = Source.PREDICTED if is_imaginary else Source.MEASURED
+        if trial.samples_per_step is not None:
+            self.in_update[size] = Estimate(trial.samples_per_step, source)
+        if (count := batches_per_step(trial)) is not None:
+            self.batches[size] = count
+        self.ranks = trial.reports[0].world_size
+        self.at_the_end = self.at_the_end or steps_at_the_end(trial)
+        loader = main_loader(trial)
+        if loader is None:
+            return
+        self.drops_last = loader.drop_last
+        total = _samples_of_an_epoch(loader, self.ranks)
+        if total is not None:
+            self.in_epoch = max(self.in_epoch or 0.0, total / share_of_main(trial))
+        if loader.length:
+            self.lengths[size] = loader.length
+
+    def update_at(self, size: int) -> tuple[Estimate | None, float]:
+        """(Samples of an update, its batches) where no trial at that size shows the first."""
+        in_a_step = self.batches.get(size) or next(iter(sorted(self.batches.items())), (0, 1))[1]
+        counted = {seen: samples.value for seen, samples in self.in_update.items()}
+        samples_at = samples_by_size(counted)
+        if size in self.in_update or samples_at is None:
+            return self.in_update.get(size), in_a_step
+        made = min(size, int(self.in_epoch or size))  # no batch is larger than the data set
+        value = samples_at(made)
+        if is_of_a_fixed_total(counted, self.batches):
+            # to a total, or by one batch that is larger than it
+            value = max(counted[min(counted)], made * self.ranks)
+            in_a_step = math.ceil(value / (made * self.ranks))
+        return Estimate(value, Source.PREDICTED), in_a_step
+
+
 def tried_sizes(trials: Sequence[TrialResult], known: Iterable[TriedSize]) -> tuple[TriedSize, ...]:
     """The rows of `known`, ascending, with what follows from the trials where they say nothing of
     updates and of an epoch.
 
     What does not fit has no speed and no epoch.
     """
-    in_update: dict[int, Estimate] = {}  # samples by batch size, over all ranks
-    lengths: dict[int, int] = {}  # batches of an epoch by batch size
-    totals: list[float] = []  # samples of an epoch, over all ranks
-    batches: dict[int, float] = {}  # in an update, by batch size
-    ranks, drops_last, at_the_end = 1, False, False
+    seen = _Seen()
     for trial in trials:
         size = trial.trial.settings.get("batch_size")
-        if trial.outcome is not Outcome.COMPLETED or not trial.reports or not isinstance(size, int):
-            continue
-        is_imaginary = trial.trial.device.kind == "imaginary"
-        source = Source.PREDICTED if is_imaginary else Source.MEASURED
-        if trial.samples_per_step is not None:
-            in_update[size] = Estimate(trial.samples_per_step, source)
-        if (count := batches_per_step(trial)) is not None:
-            batches[size] = count
-        ranks = trial.reports[0].world_size
-        at_the_end = at_the_end or steps_at_the_end(trial)
-        if (loader := main_loader(trial)) is not None:
-            drops_last = loader.drop_last
-            total = _samples_of_an_epoch(loader, ranks)
-            totals += [] if total is None else [total / share_of_main(trial)]
-            lengths |= {size: loader.length} if loader.length else {}
-    in_epoch = max(totals, default=None)
-    counted = {size: samples.value for size, samples in in_update.items()}
-    samples_at, accumulates = samples_by_size(counted), is_of_a_fixed_total(counted, batches)
-    rows = []
-    for row in sorted(known, key=lambda row: row.batch_size):
-        size, rate = row.batch_size, row.samples_per_s
-        effective, updates = row.effective_batch or in_update.get(size), row.updates_per_epoch
-        in_a_step = batches.get(size) or (batches[min(batches)] if batches else 1)
-        if effective is None and samples_at is not None:
-            made = min(size, int(in_epoch or size))  # no batch is larger than the data set
-            value = samples_at(made)
-            if accumulates:  # to a total, or by one batch that is larger than it
-                value = max(counted[min(counted)], made * ranks)
-                in_a_step = math.ceil(value / (made * ranks))
-            effective = Estimate(value, Source.PREDICTED)
-        trained = in_epoch
-        if updates is None and effective is not None and (in_epoch or size in lengths):
-            steps = steps_of_epoch(
-                in_epoch or math.inf,
-                effective.value,
-                in_a_step,
-                drops_last,
-                at_the_end,
-                lengths.get(size),
-            )
-            updates = steps.updates(effective.source if size in lengths else Source.PREDICTED)
-            effective = replace(effective, value=steps.samples_per_step)
-            trained = steps.samples if in_epoch else None
-        step_s, epoch_s = row.step_s, row.epoch_s
-        if row.fits is False:
-            rate = step_s = epoch_s = None
-        elif rate is not None and rate.value:
-            if step_s is None and effective is not None:
-                step_s = replace(rate, value=effective.value / rate.value, low=None, high=None)
-            if epoch_s is None and trained:
-                # nobody waited for an epoch
-                note = "by its measured steps" if rate.source is Source.MEASURED else None
-                epoch_s = Estimate(trained / rate.value, Source.PREDICTED, note=note)
-        rows.append(
-            replace(
-                row,
-                effective_batch=effective,
-                updates_per_epoch=updates,
-                samples_per_s=rate,
-                step_s=step_s,
-                epoch_s=epoch_s,
-            )
+        if trial.outcome is Outcome.COMPLETED and trial.reports and isinstance(size, int):
+            seen.add(trial, size)
+    return tuple(_with_epoch(seen, row) for row in sorted(known, key=attrgetter("batch_size")))
+
+
+def _with_epoch(seen: _Seen, row: TriedSize) -> TriedSize:
+    size, rate, updates = row.batch_size, row.samples_per_s, row.updates_per_epoch
+    effective, in_a_step = seen.update_at(size)
+    effective, trained = row.effective_batch or effective, seen.in_epoch
+    if updates is None and effective is not None and (trained or size in seen.lengths):
+        steps = steps_of_epoch(
+            trained or math.inf,
+            effective.value,
+            in_a_step,
+            seen.drops_last,
+            seen.at_the_end,
+            seen.lengths.get(size),
         )
-    return tuple(rows)
+        updates = steps.updates(effective.source if size in seen.lengths else Source.PREDICTED)
+        effective = replace(effective, value=steps.samples_per_step)
+        trained = steps.samples if trained else None
+    step_s, epoch_s = row.step_s, row.epoch_s
+    if row.fits is False:
+        rate = step_s = epoch_s = None
+    elif rate is not None and rate.value:
+        if step_s is None and effective is not None:
+            step_s = replace(rate, value=effective.value / rate.value, low=None, high=None)
+        if epoch_s is None and trained:
+            # nobody waited for an epoch
+            note = "by its measured steps" if rate.source is Source.MEASURED else None
+            epoch_s = Estimate(trained / rate.value, Source.PREDICTED, note=note)
+    return replace(
+        row,
+        effective_batch=effective,
+        updates_per_epoch=updates,
+        samples_per_s=rate,
+        step_s=step_s,
+        epoch_s=epoch_s,
+    )
 
 
 def sizes_to_show(largest: int, also: Iterable[int | None], spills: bool) -> list[int]:
