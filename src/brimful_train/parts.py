@@ -120,10 +120,8 @@ def build_parts(
     batching = plan_batches(
         config.batch, ranks.size, len(train_data), None if eval_data is None else len(eval_data)
     )
-    why = "as asked" if config.device != "auto" else "what PyTorch found here"
-    rows = [EffectiveSetting("device", config.device, str(device), why)]
-    rows += [choose_threads(host, device), *batching.rows]
-    rows += token_rows(config.batch.max_tokens, task.eval_data)
+    rows = _device_rows(config, device, host)
+    rows += [*batching.rows, *token_rows(config.batch.max_tokens, task.eval_data)]
     if config.memory_budget is not None:
         rows.append(limit_memory(config.memory_budget, device))
 
@@ -149,32 +147,28 @@ def build_parts(
         return SamplesAtOnce(task, split, ranks, log.say, restarts, peaks, *phase)
 
     sampler = _sampler(task, config, batching, ranks)
-    pipeline = loaded(
-        task.train_data, sampler, host.for_training() if task.eval_data is not None else host
-    )
+    room = host.for_training() if task.eval_data is not None else host
+    pipeline = loaded(task.train_data, sampler, room)
     schedule = _schedule(config, sampler, batching, optimizer)
     noise = noise_row(config, network.sharded, batching.accumulation, ranks.size, task.decomposes)
     rows += [pipeline.residence, *pipeline.rows, *schedule.rows(), noise]
-    parts = Parts(
-        network,
-        optimizer,
-        precision,
-        schedule,
-        batching,
-        at_once(batching.micro_batch, sampler),
-        sampler,
-        pipeline,
-        None,
-        GradientNoise(network, str(noise.effective), device, ranks.size),
-        rows,
-        pipeline.plan.warnings,
-    )
+    watched = GradientNoise(network, str(noise.effective), device, ranks.size)
+    micro, warnings = at_once(batching.micro_batch, sampler), pipeline.plan.warnings
+    computes = (network, optimizer, precision, schedule, batching, micro, sampler, pipeline)
+    parts = Parts(*computes, evaluation=None, noise=watched, rows=rows, warnings=warnings)
     if task.eval_data is not None:
-        host = host.less(pipeline.plan.host_bytes, pipeline.plan.shm_bytes)
         _add_evaluation(parts, task, config, host, ranks, loaded, at_once)
     if config.data.strict:
         refuse(parts.warnings)
     return parts
+
+
+def _device_rows(config: Config, device: torch.device, host: Host) -> list[EffectiveSetting]:
+    why = "as asked" if config.device != "auto" else "what PyTorch found here"
+    return [
+        EffectiveSetting("device", config.device, str(device), why),
+        choose_threads(host, device),
+    ]
 
 
 def _add_evaluation(
@@ -186,6 +180,7 @@ def _add_evaluation(
     loaded: Callable[[Any, EpochSampler, Host], DataPipeline],
     at_once: Callable[..., SamplesAtOnce],
 ) -> None:
+    host = host.less(parts.pipeline.plan.host_bytes, parts.pipeline.plan.shm_bytes)
     batching, warnings = _with_room_for_evaluation(task, config, parts.batching, host, ranks)
     changed = {row.name: row for row in batching.rows}
     data = loaded(task.eval_data, _eval_sampler(task, config, batching, ranks), host)

@@ -7,6 +7,7 @@ files are the user's own, and brimful forwards signals to it.
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from brimful import masking
 from brimful.measure import gather, kept_files, outcome
@@ -76,29 +77,35 @@ def run_attempt(
             heartbeat, HEARTBEAT_S, host_limit_bytes=host_limit_bytes, waits_for_leftovers=True
         )
         ending = supervise(started.argv, environment, config_path, output, watch, signals)
+    kept = tail(folder / "stderr.txt")
     reported = gather.of_run(folder)
-    # of each rank that has trained; evaluations and set-up are not counted in their times
-    counters = [r.counters for r in reported.reports if r.counters and r.counters.train_s > 0]
-    cause = outcome.of_run(ending, reported, tail(folder / "stderr.txt"), signals.outcome)
+    cause = outcome.of_run(ending, reported, kept, signals.outcome)
     kept_files.mask(folder)
-    fields = outcome.execution_fields(
-        cause, ending, reported, started.folder, _notes(ending, reported)
-    )
+    notes = _notes(ending, reported)
+    fields = outcome.execution_fields(cause, ending, reported, started.folder, notes)
     return Attempt(
-        number=started.number,
-        settings=started.settings,
-        argv=started.argv,
-        environment=started.environment,
-        resumed=started.resumed,
-        started_unix_s=started.started_unix_s,
-        steps=reported.steps,
-        samples=gather.samples_trained(reported.reports),
+        **_as_started(started),
+        **_of_training(reported),
         output_cut=output.cut,
         course=course.points,
-        samples_per_s=gather.training_rate(counters),
-        loading_share=gather.training_loading_share(counters),
         **fields,
     )
+
+
+def _as_started(started: AttemptStarted) -> dict[str, Any]:
+    names = ("number", "settings", "argv", "environment", "resumed", "started_unix_s")
+    return {name: getattr(started, name) for name in names}
+
+
+def _of_training(reported: gather.Reported) -> dict[str, Any]:
+    # of each rank that has trained; evaluations and set-up are not counted in their times
+    counters = [r.counters for r in reported.reports if r.counters and r.counters.train_s > 0]
+    return {
+        "steps": reported.steps,
+        "samples": gather.samples_trained(reported.reports),
+        "samples_per_s": gather.training_rate(counters),
+        "loading_share": gather.training_loading_share(counters),
+    }
 
 
 def _notes(ending: Ending, reported: gather.Reported) -> list[str]:

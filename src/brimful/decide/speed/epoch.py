@@ -96,23 +96,7 @@ def epoch_of(
     )
     rate = replace(speed.samples_per_s, note=None)
     outside = outside or {}
-    timed = [
-        (samples_of(shown) or 0, outside[n])
-        for n, shown in enumerate(result.reports[0].loaders)
-        if n in outside
-    ]
-    if timed:
-        evaluated = sum(samples for samples, _ in timed)
-        parts = [
-            (count * each.value, count * (each.low or 0.0), count * (each.high or 0.0))
-            for count, each in timed
-        ]
-        value, low, high = map(sum, zip(*parts, strict=True))
-        evaluation_s = Estimate(value, Source.PREDICTED, low, high)
-    else:
-        evaluated = sum(samples_of(shown) or 0 for shown in loaders(result, "eval"))
-        assumed = replace(rate, source=Source.ASSUMED, note=_EVALUATION_BASIS)
-        evaluation_s = _seconds_on_card(assumed, evaluated * speed.ranks * EVALUATION)
+    evaluated, evaluation_s = _evaluation(result, rate, speed.ranks, outside)
     return Epoch(
         steps=counted.steps,
         most_steps=counted.most_steps,
@@ -133,6 +117,24 @@ def epoch_of(
         evaluation_s=_with_loading(evaluation_s, evaluated, loading) if evaluated else None,
         between_s=outside.get(None),
     )
+
+
+def _evaluation(
+    result: TrialResult, rate: Estimate, ranks: int, outside: Mapping[int | None, Estimate]
+) -> tuple[int, Estimate]:
+    """(Samples of an evaluation, the card's seconds for them.) `rate`: of the training."""
+    seen = result.reports[0].loaders
+    timed = [(samples_of(seen[n]) or 0, outside[n]) for n in range(len(seen)) if n in outside]
+    if not timed:
+        evaluated = sum(samples_of(loader) or 0 for loader in loaders(result, "eval"))
+        assumed = replace(rate, source=Source.ASSUMED, note=_EVALUATION_BASIS)
+        return evaluated, _seconds_on_card(assumed, evaluated * ranks * EVALUATION)
+    value, low, high = (
+        sum(count * (getattr(each, end) or 0.0) for count, each in timed)
+        for end in ("value", "low", "high")
+    )
+    evaluated = sum(count for count, _ in timed)
+    return evaluated, Estimate(value, Source.PREDICTED, low, high)
 
 
 def _seconds_on_card(samples_per_s: Estimate, samples: float) -> Estimate:
