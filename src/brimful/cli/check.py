@@ -7,7 +7,7 @@ from cyclopts import Parameter
 
 from brimful.cli import views
 from brimful.cli.options import Json, flag
-from brimful.verbs.session import Options
+from brimful.trials.session import Options
 
 
 def check(

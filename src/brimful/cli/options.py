@@ -8,9 +8,9 @@ from typing import Annotated, Any
 from cyclopts import Group, Parameter
 
 from brimful.errors import UsageError
+from brimful.trials.session import Options
 from brimful.units import parse_batch_size, parse_duration, parse_setting
 from brimful.values import Setting
-from brimful.verbs.session import Options
 from brimful.watcher import Watcher
 
 TRIALS = Group("Trials", sort_key=2)

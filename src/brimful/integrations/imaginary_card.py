@@ -9,9 +9,9 @@ from brimful.decide.memory.breakdown import annotate, break_down
 from brimful.decide.memory.fit import context_of
 from brimful.measure.gpus import to_card
 from brimful.show.check_sections import held_text
+from brimful.trials.devices import CardRequest, cards
 from brimful.units import format_bytes
 from brimful.values import Breakdown
-from brimful.verbs.devices import CardRequest, cards
 from brimful_inside import imaginary
 from brimful_inside.simulator.program import program_of
 from brimful_inside.simulator.trace import decode

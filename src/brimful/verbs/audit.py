@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Unpack
 
 from brimful import command as commands
+from brimful.ask.reading import with_its_context
 from brimful.decide.audit.findings import findings
 from brimful.decide.audit.requests import requests_in
 from brimful.decide.host_room import host_room
@@ -14,6 +15,11 @@ from brimful.decide.loaders_seen import batches_per_step, loaders, mean_share
 from brimful.decide.run.settings import BATCH_SIZE, EVAL_BATCH_SIZE
 from brimful.errors import UntilStopped
 from brimful.measure.traces import read_trace
+from brimful.trials import devices
+from brimful.trials.locate import locate
+from brimful.trials.results import PHASES, error_of, require_steps
+from brimful.trials.session import Options, Session
+from brimful.trials.start import Start, start, takes
 from brimful.values import (
     Audit,
     Command,
@@ -28,12 +34,6 @@ from brimful.values import (
     TrialKind,
     TrialResult,
 )
-from brimful.verbs import devices
-from brimful.verbs.imaginary import with_its_context
-from brimful.verbs.locate import locate
-from brimful.verbs.results import PHASES, error_of, require_steps
-from brimful.verbs.session import Options, Session
-from brimful.verbs.start import Start, start, takes
 from brimful_inside.simulator.program import program_of
 from brimful_inside.simulator.trace import Trace
 
@@ -56,7 +56,7 @@ def audit(
     the answer. `host_policy`: and what this machine has room for to load its data.
 
     Raises UsageError where a placeholder stays open (an audit needs the values that are in use),
-    and the errors of `verbs.results` when the command does not train.
+    and the errors of `trials.results` when the command does not train.
     """
     began = start(argv, settings, options, device, devices.CardRequest(**card))
     is_placed = BATCH_SIZE in began.given and began.finds_places and not takes(began.command)
@@ -85,7 +85,7 @@ def audit(
 
 
 def _run(session: Session, trial: Trial) -> TrialResult:
-    """One that trained, if only for some of its steps. Raises the errors of `verbs.results`."""
+    """One that trained, if only for some of its steps. Raises the errors of `trials.results`."""
     before = len(session.results)  # of trials that found the place
     with UntilStopped() as work:
         session.run(trial, expected_total=1)

@@ -20,13 +20,13 @@ from brimful.errors import (
     UntilStopped,
     UsageError,
 )
+from brimful.trials import devices
+from brimful.trials.results import require_whole
+from brimful.trials.session import Options, opened
 from brimful.units import parse_batch_size
 from brimful.values import NOT_LOOKED_AT, Baseline, Check, CheckedJob, Job, Record
-from brimful.verbs import devices
 from brimful.verbs.audit import audit
 from brimful.verbs.predict import predict
-from brimful.verbs.results import require_whole
-from brimful.verbs.session import Options, opened
 
 FILE, LOCK, PROJECT = "brimful.toml", "brimful.lock.json", "pyproject.toml"
 _KEYS = [key.name for key in fields(Job)]

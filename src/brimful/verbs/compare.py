@@ -13,6 +13,10 @@ from brimful.decide.run import settings as run_settings
 from brimful.decide.tune.plan import command_line
 from brimful.errors import BrimfulError, UntilStopped, UsageError
 from brimful.record import record_home
+from brimful.trials import devices
+from brimful.trials.results import require_steps, require_whole
+from brimful.trials.session import Options, Session, opened
+from brimful.trials.start import Start, start
 from brimful.units import counted, format_duration
 from brimful.values import (
     Command,
@@ -24,7 +28,7 @@ from brimful.values import (
     TrialKind,
     TrialResult,
 )
-from brimful.verbs import devices, run_plan
+from brimful.verbs import run_plan
 from brimful.verbs.comparisons import (
     NAMES,
     WHOLE,
@@ -33,9 +37,6 @@ from brimful.verbs.comparisons import (
     of_runs,
 )
 from brimful.verbs.predict import predict
-from brimful.verbs.results import require_steps, require_whole
-from brimful.verbs.session import Options, Session, opened
-from brimful.verbs.start import Start, start
 from brimful_inside.wire import NO_LIMIT
 
 PAIRS, SECONDS = 2, 120.0
@@ -99,7 +100,7 @@ def compare(
     compared.
 
     Returns the record, whose `comparison` is the answer. Raises UsageError for what cannot be
-    meant, NoSuchRecord, and the errors of `verbs.results` where one side does not train.
+    meant, NoSuchRecord, and the errors of `trials.results` where one side does not train.
     """
     options = options or Options()
     options = replace(options, home=record_home(options.home).absolute())
@@ -135,7 +136,7 @@ def compare(
 
 
 def _side_by_side(session: Session, ways: Ways, until: Until, pairs: int) -> Comparison:
-    """Runs both by turns. Raises the errors of `verbs.results` where one of them does not train."""
+    """Runs both by turns. Raises the errors of `trials.results` of one that does not train."""
     a, b = (Contestant(way.line, way.settings) for way in ways)
     session.message(f"A: {a.line}")
     session.message(f"B: {b.line}")

@@ -19,10 +19,10 @@ from brimful.errors import CommandFailed, NoSuchDevice
 from brimful.measure import accelerators, host
 from brimful.measure.gpus import calibrations
 from brimful.record import record_home
+from brimful.trials import devices
+from brimful.trials.results import OLDEST_TORCH
 from brimful.units import counted, format_bytes
 from brimful.values import Calibration, Command, Diagnostic, Machine
-from brimful.verbs import devices
-from brimful.verbs.results import OLDEST_TORCH
 
 SCRIPT = Path(brimful_inside.__file__).parent / "calibration.py"
 TIME_LIMIT_S = 300.0  # of a calibration

@@ -7,12 +7,11 @@ from itertools import product
 from pathlib import Path
 
 from brimful import files
+from brimful.ask.reading import CardView, MemoryAnswer
 from brimful.decide.memory.snapshot import Recorded, snapshot_of_cards
 from brimful.errors import UsageError
 from brimful.units import format_bytes, noun_of
 from brimful.values import Diagnostic, PeakEstimate, Written
-from brimful.verbs.imaginary import CardView
-from brimful.verbs.warnings import Answer
 from brimful.verbs.what_if import origins_of
 from brimful_inside.simulator.replay import Peaks, worst_of
 
@@ -35,7 +34,7 @@ def require_writable(path: Path) -> None:
         path.unlink()
 
 
-def write_snapshot(view: CardView, answer: Answer, path: Path) -> Written | Diagnostic:
+def write_snapshot(view: CardView, answer: MemoryAnswer, path: Path) -> Written | Diagnostic:
     """The run behind the predicted peak, for PyTorch's memory viewer; or why it is not written.
     Where batches are uneven it is that of batches of the largest samples."""
     peak = answer.alone or answer.peak
@@ -61,7 +60,7 @@ def write_snapshot(view: CardView, answer: Answer, path: Path) -> Written | Diag
     )
 
 
-def _recorded(view: CardView, answer: Answer, peak: PeakEstimate) -> list[Recorded] | None:
+def _recorded(view: CardView, answer: MemoryAnswer, peak: PeakEstimate) -> list[Recorded] | None:
     """The replays of all cards that have this peak, on cards of their capacity or without limit."""
     card, wanted = view.card, Peaks(peak.allocated_bytes, peak.reserved_bytes)
     groups = [
@@ -79,7 +78,7 @@ def _recorded(view: CardView, answer: Answer, peak: PeakEstimate) -> list[Record
     return None
 
 
-def _run(view: CardView, answer: Answer) -> str:
+def _run(view: CardView, answer: MemoryAnswer) -> str:
     """ "at batch size 64 (2 in force) on NVIDIA L4"."""
     trials, size, card = view.trials, answer.size, f"on {view.gpu.name}"
     in_force = trials.in_force(answer.conclusion, size)

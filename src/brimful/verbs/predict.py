@@ -9,6 +9,13 @@ from functools import partial
 from math import prod
 from pathlib import Path
 
+from brimful.ask.answer import find, sizes_of, timed_batch
+from brimful.ask.cards import by_memory, by_price, which_card
+from brimful.ask.grid import MOST_CELLS, grid_of, without_effect
+from brimful.ask.reading import CardView, MemoryAnswer, view_of
+from brimful.ask.speed import largest_with_a_step, seconds_outside_steps, speed_of
+from brimful.ask.traces import Trials
+from brimful.ask.warnings import about_steps, warnings_of
 from brimful.decide.loaders_seen import largest_batch
 from brimful.decide.memory.search_traced import NOT_FOLLOWED
 from brimful.decide.next_command import after_prediction, recommended
@@ -17,6 +24,10 @@ from brimful.decide.speed.epoch import epoch_of, loading_of
 from brimful.decide.tune.sizes import sizes_to_show
 from brimful.errors import UntilStopped, UsageError
 from brimful.measure.traces import cards_of
+from brimful.trials.devices import CardRequest
+from brimful.trials.results import PHASES
+from brimful.trials.session import Options
+from brimful.trials.start import start
 from brimful.values import (
     CardAnswer,
     CardPeak,
@@ -29,19 +40,8 @@ from brimful.values import (
     TriedSize,
     Verdict,
 )
-from brimful.verbs.answers import find, sizes_of, timed_batch
-from brimful.verbs.devices import CardRequest
 from brimful.verbs.exports import require_writable, write_snapshot
-from brimful.verbs.grid import MOST_CELLS, grid_of, without_effect
-from brimful.verbs.imaginary import CardView, view_of
-from brimful.verbs.results import PHASES
-from brimful.verbs.session import Options
-from brimful.verbs.start import start
-from brimful.verbs.step_speed import largest_with_a_step, seconds_outside_steps, speed_of
-from brimful.verbs.trials import Trials
-from brimful.verbs.warnings import Answer, about_steps, warnings_of
 from brimful.verbs.what_if import Explained, explain, opened_downwards, what_would_help
-from brimful.verbs.which_card import by_memory, by_price, which_card
 
 
 def predict(
@@ -74,7 +74,7 @@ def predict(
     for PyTorch's memory viewer, of the run at the batch size that is answered for. `smallest`: of
     several cards the answer is for the smallest that fits, not for the cheapest. Raises UsageError
     for a file that cannot be written and without a card, NoSuchDevice for an unknown one,
-    DoesNotFit when an open batch size fits at no value, and the errors of `verbs.results`.
+    DoesNotFit when an open batch size fits at no value, and the errors of `trials.results`.
     """
     request = CardRequest(gpu, gpu_memory, ranks, as_rank, link)
     _require_card(request)
@@ -203,7 +203,11 @@ def _sets(
 
 
 def _with_what_if(
-    prediction: Prediction, view: CardView, answer: Answer, explained: Explained, searches: bool
+    prediction: Prediction,
+    view: CardView,
+    answer: MemoryAnswer,
+    explained: Explained,
+    searches: bool,
 ) -> Prediction:
     noted: list[Diagnostic] = []
     step_s = None if prediction.speed is None else prediction.speed.step_s
@@ -212,7 +216,7 @@ def _with_what_if(
 
 
 def _prediction(
-    view: CardView, answer: Answer, explained: Explained | None, noted: Sequence[Diagnostic]
+    view: CardView, answer: MemoryAnswer, explained: Explained | None, noted: Sequence[Diagnostic]
 ) -> Prediction:
     trials = view.trials
     report, fits = trials.representative().reports[0], answer.verdict == Verdict.FITS
@@ -267,7 +271,7 @@ def _prediction(
 
 def _sizes(
     view: CardView,
-    answer: Answer,
+    answer: MemoryAnswer,
     prediction: Prediction,
     is_open: bool,
     wanted: Sequence[int],
@@ -285,14 +289,14 @@ def _sizes(
     return sizes_of(view, conclusion, sizes, prediction.loading, samples, bool(wanted))
 
 
-def _solved(trials: Trials, answer: Answer, largest: int | None) -> Solved | None:
+def _solved(trials: Trials, answer: MemoryAnswer, largest: int | None) -> Solved | None:
     if trials.in_batches or answer.size is None:
         return None
     multiple_of = answer.conclusion.multiple_of if answer.conclusion is not None else 1
     return Solved(trials.unknown, answer.size, largest, multiple_of)
 
 
-def _largest(trials: Trials, answer: Answer, fits: bool) -> int | None:
+def _largest(trials: Trials, answer: MemoryAnswer, fits: bool) -> int | None:
     """The largest batch size of the search, or the requested one where the search stopped below it
     and its own trace fits.
     """
@@ -307,7 +311,7 @@ def _largest(trials: Trials, answer: Answer, fits: bool) -> int | None:
     return largest
 
 
-def _card_peaks(view: CardView, answer: Answer) -> tuple[CardPeak, ...]:
+def _card_peaks(view: CardView, answer: MemoryAnswer) -> tuple[CardPeak, ...]:
     """The peak of every card of every rank; () where there is but one card."""
     card, results, size = view.card, view.trials.results, answer.size
     model = answer.conclusion.size_model if answer.conclusion else None

@@ -11,11 +11,11 @@ from brimful.decide.run.settings import BATCH_SIZE
 from brimful.errors import DoesNotFit, UsageError
 from brimful.show.headline import headline
 from brimful.show.queues import QUEUES, RAY, SKYPILOT
+from brimful.trials.devices import ALL, CardNames, CardRequest, cards
+from brimful.trials.results import require_whole
+from brimful.trials.session import Options
 from brimful.values import Command, QueueRequest, Record, Setting, Verdict
-from brimful.verbs.devices import ALL, CardNames, CardRequest, cards
 from brimful.verbs.predict import predict
-from brimful.verbs.results import require_whole
-from brimful.verbs.session import Options
 from brimful_inside.launchers import words_of_command
 
 # where nobody names cards: all that a queue has a name for

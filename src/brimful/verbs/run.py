@@ -19,6 +19,9 @@ from brimful.errors import UsageError
 from brimful.measure.attempt import run_attempt
 from brimful.measure.supervisor import GRACE_S, SignalForwarding, require_startable
 from brimful.outcomes import OUT_OF_MEMORY, OUTCOMES
+from brimful.trials import devices
+from brimful.trials.session import Options, Session, opened
+from brimful.trials.start import refuse_unreachable, takes
 from brimful.units import parse_bytes
 from brimful.values import (
     Attempt,
@@ -32,10 +35,8 @@ from brimful.values import (
     RunStarted,
     Setting,
 )
-from brimful.verbs import devices, run_before, run_plan
+from brimful.verbs import run_before, run_plan
 from brimful.verbs.run_restart import ended_by, lever_of, next_attempt
-from brimful.verbs.session import Options, Session, opened
-from brimful.verbs.start import refuse_unreachable, takes
 
 #: Each one is smaller than the one before, so that ten lead from any usual size to 1 (assumed).
 MAX_RESTARTS = 10

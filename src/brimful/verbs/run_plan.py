@@ -24,6 +24,9 @@ from brimful.decide.run.settings import BATCH_SIZE, EVAL_BATCH_SIZE, WORKERS
 from brimful.errors import NoSuchDevice, PlanMismatch, UsageError
 from brimful.measure import host, sources
 from brimful.record import made_here, read_record
+from brimful.trials import devices
+from brimful.trials.locate import locate
+from brimful.trials.session import Options, Session
 from brimful.units import format_bytes
 from brimful.values import (
     Command,
@@ -36,9 +39,6 @@ from brimful.values import (
     Trial,
     TrialKind,
 )
-from brimful.verbs import devices
-from brimful.verbs.locate import locate
-from brimful.verbs.session import Options, Session
 
 _NONE = "none"
 

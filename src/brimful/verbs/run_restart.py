@@ -12,6 +12,7 @@ from brimful.decide.run.smaller_batch_size import FittingSizes, Size, next_small
 from brimful.measure.outcome import is_final
 from brimful.outcomes import EXHAUSTED, OUTCOMES, remedy
 from brimful.show.text import failure_text
+from brimful.trials.start import takes
 from brimful.units import counted, format_bytes, format_duration
 from brimful.values import (
     Attempt,
@@ -22,7 +23,6 @@ from brimful.values import (
     RunEnded,
     RunStarted,
 )
-from brimful.verbs.start import takes
 from brimful_inside.simulator.allocator_settings import with_expandable_segments
 from brimful_inside.simulator.oom_patterns import unallocated_bytes
 

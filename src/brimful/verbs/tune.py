@@ -10,12 +10,12 @@ from dataclasses import replace
 from brimful import command as commands
 from brimful.decide.run.settings import BATCH_SIZE, EVAL_BATCH_SIZE, WORKERS
 from brimful.errors import UsageError
+from brimful.trials.devices import HERE
+from brimful.trials.results import error_of, ignores_the_batch_size
+from brimful.trials.session import Options
+from brimful.trials.start import start, takes
 from brimful.values import Objective, Record, Setting
 from brimful.verbs import tune_measured as measured
-from brimful.verbs.devices import HERE
-from brimful.verbs.results import error_of, ignores_the_batch_size
-from brimful.verbs.session import Options
-from brimful.verbs.start import start, takes
 from brimful.verbs.tune_plan import plan_of
 from brimful.verbs.tuning import Tuning
 
@@ -32,7 +32,7 @@ def tune(
     answer.
 
     Raises UsageError where the command takes no batch size or ignores it, DoesNotFit when no batch
-    size fits, and the errors of `verbs.results` when it does not train.
+    size fits, and the errors of `trials.results` when it does not train.
     """
     began = start(argv, settings, options, device, HERE)
     if not takes(began.command) and not began.finds_places:

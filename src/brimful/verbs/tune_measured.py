@@ -29,6 +29,15 @@ from brimful.decide.tune.problem import Request, SearchResult, SpeedProblem
 from brimful.decide.tune.search import Search
 from brimful.errors import BrimfulError, DoesNotFit, TrialFailed, UntilStopped
 from brimful.outcomes import OUT_OF_MEMORY
+from brimful.trials.devices import host_of, require_that_card
+from brimful.trials.locate import locate
+from brimful.trials.results import (
+    error_of,
+    require_steps_or_memory,
+    script_error,
+    trained,
+)
+from brimful.trials.start import refuse_unreachable
 from brimful.units import format_bytes, noun_of
 from brimful.values import (
     Command,
@@ -39,15 +48,6 @@ from brimful.values import (
     TrialKind,
     TrialResult,
 )
-from brimful.verbs.devices import host_of, require_that_card
-from brimful.verbs.locate import locate
-from brimful.verbs.results import (
-    error_of,
-    require_steps_or_memory,
-    script_error,
-    trained,
-)
-from brimful.verbs.start import refuse_unreachable
 from brimful.verbs.tuning import Tuning
 
 # Steps in which reserved memory has not risen, when it is taken to rise no more; assumed.

@@ -16,6 +16,7 @@ from brimful.decide.tune.plan import make_plan
 from brimful.decide.tune.problem import SearchResult, turns_text
 from brimful.decide.tune.sizes import tried_sizes
 from brimful.outcomes import OUT_OF_MEMORY
+from brimful.trials.start import following
 from brimful.values import (
     Command,
     Diagnostic,
@@ -29,7 +30,6 @@ from brimful.values import (
     TrialResult,
     TriedSize,
 )
-from brimful.verbs.start import following
 from brimful.verbs.tuning import Tuning
 
 _UNCLEAR = 0.25  # repeats that differ by more show little

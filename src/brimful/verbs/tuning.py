@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from brimful import command as commands
 from brimful.decide.batch_size_place import WORKERS_ALONE
 from brimful.decide.run.settings import BATCH_SIZE, WORKERS
+from brimful.trials.session import Session
+from brimful.trials.start import Start, following
 from brimful.values import (
     Command,
     Diagnostic,
@@ -15,8 +17,6 @@ from brimful.values import (
     TrialKind,
     TrialResult,
 )
-from brimful.verbs.session import Session
-from brimful.verbs.start import Start, following
 
 _MEMORY_STEPS = 2
 _SPEED_STEPS = 8

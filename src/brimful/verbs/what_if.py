@@ -8,6 +8,8 @@ from functools import partial
 from itertools import chain, islice, product
 from typing import NamedTuple
 
+from brimful.ask.reading import CardView, MemoryAnswer
+from brimful.ask.speed import has_a_fixed_total, with_whole_steps
 from brimful.decide.memory.bracket import upper_limit
 from brimful.decide.memory.breakdown import (
     CACHE,
@@ -51,9 +53,6 @@ from brimful.values import (
     Verdict,
     WhatIf,
 )
-from brimful.verbs.imaginary import CardView
-from brimful.verbs.step_speed import has_a_fixed_total, with_whole_steps
-from brimful.verbs.warnings import Answer
 from brimful_inside.simulator.program import Program, program_of
 from brimful_inside.simulator.replay import Peaks
 from brimful_inside.simulator.trace import CardTrace, Trace
@@ -74,7 +73,7 @@ class Explained:
     model: SizeModel | None
 
 
-def explain(view: CardView, answer: Answer) -> Explained | None:
+def explain(view: CardView, answer: MemoryAnswer) -> Explained | None:
     """The breakdowns whose parts add up to the predicted peak; None where no trace gives it."""
     if answer.peak is None:
         return None
@@ -113,7 +112,7 @@ def _explained(card: Card, origins: Iterable["_Origin"], peak_bytes: int) -> Exp
     return None
 
 
-def opened_downwards(card: Card, answer: Answer, explained: Explained) -> Answer:
+def opened_downwards(card: Card, answer: MemoryAnswer, explained: Explained) -> MemoryAnswer:
     """The answer whose intervals reach down to the peaks that are left if nothing is as large as
     the upper bound at which it counts."""
     allocations = explained.annotated.allocations
@@ -149,7 +148,7 @@ class _Origin(NamedTuple):
     model: SizeModel | None = None
 
 
-def origins_of(view: CardView, answer: Answer) -> Iterator[list[_Origin]]:
+def origins_of(view: CardView, answer: MemoryAnswer) -> Iterator[list[_Origin]]:
     """The programs of all cards, by the size model and by a trial at that size, as far as there are
     such."""
     trials = view.trials
@@ -160,7 +159,7 @@ def origins_of(view: CardView, answer: Answer) -> Iterator[list[_Origin]]:
         traces, cards = trials.traces(model.fitted_at[0]), model.program.cards
         yield [
             # The model's program may end before the evaluation, which the trace shows
-            # (`verbs/long_evaluation.py`).
+            # (`ask/long_evaluation.py`).
             _Origin(
                 card,
                 list(islice(sizes, len(card.sizes))),
@@ -180,7 +179,7 @@ def _of_trial(view: CardView, traces: Iterable[CardTrace]) -> list[_Origin]:
 
 def what_would_help(
     view: CardView,
-    answer: Answer,
+    answer: MemoryAnswer,
     explained: Explained,
     step_s: Estimate | None,
     searches: bool,
@@ -216,7 +215,9 @@ def what_would_help(
     )
 
 
-def _as_it_is(view: CardView, answer: Answer, explained: Explained, is_timed: bool) -> Situation:
+def _as_it_is(
+    view: CardView, answer: MemoryAnswer, explained: Explained, is_timed: bool
+) -> Situation:
     trials, conclusion = view.trials, answer.conclusion
     size = trials.effective(answer.size)
     program = explained.program.of_sizes(tuple(explained.sizes), explained.program.args)
@@ -253,7 +254,7 @@ class _Lab:
     """Where changes are made: by arithmetic, or by a trial with all that was switched so far."""
 
     view: CardView
-    answer: Answer
+    answer: MemoryAnswer
     explained: Explained
     searches: bool
 

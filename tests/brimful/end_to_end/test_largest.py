@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from brimful import predict
+from brimful.ask.reading import CardView
+from brimful.ask.traces import Trials
 from brimful.decide.memory.size_model import fit_size_model
+from brimful.trials.session import Options, Session, opened
 from brimful.values import Outcome, Record
-from brimful.verbs.imaginary import CardView
-from brimful.verbs.session import Options, Session, opened
-from brimful.verbs.trials import Trials
 from brimful_inside.simulator.program import program_of
 from brimful_inside.simulator.trace import Trace
 from tests.brimful.end_to_end.helper import environment

@@ -21,6 +21,7 @@ from unittest.mock import patch
 from brimful import audit, predict, tune
 from brimful.errors import BrimfulError
 from brimful.record import list_records, read_record
+from brimful.trials.session import Options
 from brimful.values import (
     AttemptStarted,
     Check,
@@ -42,10 +43,9 @@ from brimful.values import (
 )
 from brimful.verbs.compare import Until, compare
 from brimful.verbs.run import RunOptions, run
-from brimful.verbs.session import Options
 from brimful.watcher import Watcher
 from brimful_inside.wire import Failure
-from tests.brimful.verbs.test_predicted_speed import Clocked
+from tests.brimful.ask.test_speed import Clocked
 from tests.brimful.verbs.world import COMMAND, GIB, MIB, Learning, World, work
 
 STARTED = 1_785_000_000.0  # 2026-07-25T17:20:00Z

@@ -12,8 +12,8 @@ from brimful.cli import app
 from brimful.errors import BrimfulError, UsageError
 from brimful.show.headline import headline
 from brimful.show.markdown import render_markdown
+from brimful.trials import session
 from brimful.values import Outcome, Record
-from brimful.verbs import session
 from brimful.verbs.check import FILE, LOCK, check
 from brimful_inside.simulator.trace import At, Backward, Free, Malloc, Phase, Site, Step
 from tests.brimful.verbs.world import MIB, World, work

@@ -6,9 +6,9 @@ import pytest
 
 from brimful.errors import UsageError
 from brimful.show.headline import headline
+from brimful.trials.session import Options
 from brimful.values import Record
 from brimful.verbs.compare import Until, compare
-from brimful.verbs.session import Options
 from tests.brimful.verbs.world import Learning, World, reporting, work
 
 WORDS = ("my-train --batch-size 16", "my-train --batch-size 64")

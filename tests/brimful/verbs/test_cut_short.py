@@ -21,7 +21,10 @@ from brimful.verbs.audit import audit
 from brimful.verbs.check import FILE, LOCK, check
 from brimful.verbs.compare import Until, compare
 from brimful.verbs.request import request
-from tests.brimful.verbs import test_check, test_grid, test_locate, test_solve, test_which_card
+from tests.brimful.ask import test_cards as test_which_card
+from tests.brimful.ask import test_grid
+from tests.brimful.trials import test_locate
+from tests.brimful.verbs import test_check, test_solve
 from tests.brimful.verbs.test_compare import WORDS
 from tests.brimful.verbs.world import COMMAND, GIB, Learning, Uneven, World, reporting, work
 

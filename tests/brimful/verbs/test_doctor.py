@@ -13,7 +13,7 @@ from brimful.errors import CommandFailed, NoSuchDevice
 from brimful.measure.accelerators import Accelerator
 from brimful.show.console import make_console, show_sections
 from brimful.show.machine_sections import doctor_sections
-from brimful.verbs import devices
+from brimful.trials import devices
 from brimful.verbs import doctor as verb
 from tests.brimful.show import product
 

@@ -9,11 +9,11 @@ import pytest
 
 from brimful import predict, run, tune
 from brimful.measure.accelerators import Accelerator
+from brimful.trials import devices
+from brimful.trials import session as session_module
+from brimful.trials.session import Options
 from brimful.values import Outcome, Place
-from brimful.verbs import devices
-from brimful.verbs import session as session_module
 from brimful.verbs.run import RunOptions
-from brimful.verbs.session import Options
 from tests.brimful.verbs.test_run import Notebook
 from tests.brimful.verbs.world import World, chosen
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from brimful import predict
+from brimful.ask.cards import by_memory, by_price
 from brimful.decide.loading import SHARE, TRAINING_SHARE, WORKER_BYTES
 from brimful.decide.queue_request import CUDA_HOST_BYTES, queue_request
 from brimful.errors import DoesNotFit, UsageError
@@ -12,10 +13,9 @@ from brimful.measure.gpus.prices import keep
 from brimful.show.several_sections import which_sentence
 from brimful.values import PhasePeak, Source, Verdict
 from brimful.verbs.request import request
-from brimful.verbs.which_card import by_memory, by_price
 from brimful_inside.wire import CardSeen, LoadingSpeed
+from tests.brimful.ask.test_speed import Clocked
 from tests.brimful.decide.test_host_room import loader
-from tests.brimful.verbs.test_predicted_speed import Clocked
 from tests.brimful.verbs.world import GIB, MIB, World, reporting, work
 
 FOUR = "t4,l4,a100-40gb,h100"

@@ -15,6 +15,7 @@ from brimful.measure.accelerators import Accelerator
 from brimful.measure.gpus import find_gpu
 from brimful.measure.sources import digests
 from brimful.record import RecordWriter, list_records
+from brimful.trials import devices
 from brimful.values import (
     Budget,
     Device,
@@ -25,7 +26,6 @@ from brimful.values import (
     RunStarted,
     Source,
 )
-from brimful.verbs import devices
 from brimful.verbs.run_plan import choose, known_of
 from tests.brimful.measure.helper import REPORT
 from tests.brimful.verbs.test_run import ATTEMPT

@@ -14,8 +14,8 @@ from brimful.decide.memory.bracket import least_step
 from brimful.errors import CommandFailed, DoesNotFit, UsageError
 from brimful.show.headline import headline, of_prediction
 from brimful.show.markdown import render_markdown
+from brimful.trials import session
 from brimful.values import Outcome, Trial
-from brimful.verbs import session
 from brimful_inside.simulator.trace import Free, Malloc, Phase, Row, Step
 from tests.brimful.verbs.world import MIB, Uneven, World, work
 

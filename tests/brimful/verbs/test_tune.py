@@ -17,9 +17,9 @@ from brimful.measure import accelerators, host
 from brimful.measure.accelerators import Accelerator
 from brimful.record import read_record
 from brimful.show.headline import headline
+from brimful.trials import session as session_module
 from brimful.units import format_bytes
 from brimful.values import Estimate, Outcome, Place, Record, Source
-from brimful.verbs import session as session_module
 from tests.brimful.verbs.world import (
     COMMAND,
     GIB,

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from brimful import predict
+from brimful.ask.reading import MemoryAnswer
 from brimful.decide.memory import uneven
 from brimful.decide.memory.changes import Situation
 from brimful.decide.memory.remedies import Memory
@@ -13,7 +14,6 @@ from brimful.decide.memory.size_model import fit_size_model
 from brimful.errors import Interrupted, Terminated
 from brimful.values import Outcome, Source
 from brimful.verbs import what_if
-from brimful.verbs.warnings import Answer
 from brimful.verbs.what_if import explain
 from brimful_inside.simulator.program import joined, program_of
 from brimful_inside.simulator.roofline import BY_GRAPH, BY_OPTIMIZER, MEMORY, Kernel
@@ -479,7 +479,7 @@ def explained_at(scripts, sizes, model, batch_size, device_bytes):
     )
     view = SimpleNamespace(here=lambda program: program, card=CARD, trials=trials)
     peak, conclusion = SimpleNamespace(device_bytes=device_bytes), SimpleNamespace(size_model=model)
-    return explain(view, Answer(batch_size, "fits", peak, {}, conclusion=conclusion))
+    return explain(view, MemoryAnswer(batch_size, "fits", peak, {}, conclusion=conclusion))
 
 
 def model_of(scripts):

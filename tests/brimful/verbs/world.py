@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 
+from brimful.trials import session as session_module
+from brimful.trials.session import Options
 from brimful.values import Outcome, PhasePeak, Record, Report, Trial, TrialKind, TrialResult
-from brimful.verbs import session as session_module
-from brimful.verbs.session import Options
 from brimful_inside.simulator.allocator import CachingAllocator
 from brimful_inside.simulator.program import program_of
 from brimful_inside.simulator.replay import replay

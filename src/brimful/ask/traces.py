@@ -7,15 +7,18 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import NamedTuple
 
+from brimful.ask.long_evaluation import shown_whole
 from brimful.decide import loaders_seen
 from brimful.decide.memory.search_traced import FIRST_SIZE, MemoryConclusion
 from brimful.decide.memory.uneven import are_uneven, drawn_steps, epochs_of
 from brimful.decide.run.settings import BATCH_SIZE
 from brimful.decide.speed.kernels import KernelModel, ScaledKernels, fit_kernels
-from brimful.errors import CommandFailed
 from brimful.measure.host import free_bytes
 from brimful.measure.traces import read_trace, read_traces
-from brimful.units import noun_of
+from brimful.trials.locate import Located, locate
+from brimful.trials.results import require_steps, require_steps_or_memory, trained
+from brimful.trials.session import Session
+from brimful.trials.start import following
 from brimful.values import (
     Command,
     Device,
@@ -27,20 +30,12 @@ from brimful.values import (
     TrialKind,
     TrialResult,
 )
-from brimful.verbs.locate import Located, locate
-from brimful.verbs.long_evaluation import shown_whole
-from brimful.verbs.results import fails_alike, require_steps, require_steps_or_memory, trained
-from brimful.verbs.session import Session
-from brimful.verbs.start import following
 from brimful_inside.simulator.program import Program, program_of
 from brimful_inside.simulator.roofline import Kernel
 from brimful_inside.simulator.trace import CardTrace, Outside, Trace
 
 EXPECTED_TRACES = 3
 LARGEST_AT = 4  # steps before that of the largest batch, where others are as drawn
-# Of any other setting: images of 5 pixels are smaller than kernels.
-FIRST_VALUES = (FIRST_SIZE, 64, 256, 1024)
-GROUP = 8  # what batch sizes are multiples of, where a script takes no others
 # What a trial in search of another setting may take of this computer (assumed): so many times the
 # longest before it, or so many seconds, and this share of the memory that is free.
 HOST_TIMES, HOST_LEAST_S, HOST_SHARE = 8, 30.0, 0.5
@@ -107,7 +102,7 @@ class Trials:
         """The trial at a size (run now, if it was not). `limitless`: the card is as large as it
         needs to be.
 
-        Raises the errors of `verbs.results`; when `searching`, not where other sizes trained.
+        Raises the errors of `trials.results`; when `searching`, not where other sizes trained.
         """
         if size not in self.results or limitless:
             trial = self.trial_at(size, limitless)
@@ -165,7 +160,7 @@ class Trials:
         """
         options = self.session.options
         # `run` tries the size that it is given: both have to see the same
-        size = asked or _first_size(None, options.max_batch_size, self.device.cards)
+        size = asked or first_size(None, options.max_batch_size, self.device.cards)
         located = locate(
             self.session, self.command, self._trial, size, options.batch_size_from, given
         )
@@ -343,10 +338,7 @@ def capacity_bytes(device: Device) -> int:
     return int(device.gpu.total_bytes.value - device.gpu.context_bytes.value)
 
 
-# --- where a search begins
-
-
-def _first_size(asked: int | None, max_batch_size: int | None, cards: int) -> int:
+def first_size(asked: int | None, max_batch_size: int | None, cards: int) -> int:
     """The first batch size to trace: small, and within what the user allows.
 
     Of several cards each gets two samples at least and as many as the others, should they share the
@@ -355,83 +347,3 @@ def _first_size(asked: int | None, max_batch_size: int | None, cards: int) -> in
     least = FIRST_SIZE if cards == 1 else cards * max(2, -(-FIRST_SIZE // cards))
     size = max(1, min(n for n in (least, asked, max_batch_size) if n is not None))
     return size - size % cards if size > cards else size
-
-
-def first_that_trains(trials: Trials, asked: int | None) -> tuple[int, int]:
-    """(A small batch size that was traced, the size whose multiples to search.)
-
-    Scripts that want pairs, or groups of four or eight, fail at the usual first size; then brimful
-    tries a group of eight, and the size that was asked, and multiples alone where one trains.
-    Raises the failure at the size that was asked, else the first, where that is not the reason: at
-    once, where both sizes fail with the same error.
-    """
-    if not trials.in_batches:
-        return _first_value(trials)
-    most = trials.session.options.max_batch_size
-    # Whatever was asked: the answer is then the same.
-    start = _first_size(None, most, trials.device.cards)
-    try:
-        result = trials.result(start)
-    except CommandFailed:
-        if not _may_train_elsewhere(trials, start):
-            raise
-        others = [GROUP] if start % GROUP and (most or GROUP) >= GROUP else []
-        others += [asked] if asked not in (None, start, *others) else []
-        for size in others:
-            if _trains(trials, size):
-                return size, _multiples(trials, size, start) if size > start else 1
-            if fails_alike(trials.results[start], trials.results[size]):
-                raise
-        if asked in trials.results:
-            trials.result(asked)
-        raise
-    over = max((report.split_over for report in result.reports), default=1)  # cards of a process
-    return start, over if start % over == 0 else 1
-
-
-def _first_value(trials: Trials) -> tuple[int, int]:
-    """As `first_that_trains`, of any other setting: a script may want more than a few, or multiples
-    of a power of two.
-    """
-    value = trials.command.given.get(trials.unknown)
-    more = (value,) if isinstance(value, int) and value not in FIRST_VALUES else ()
-    first = next((value for value in (*FIRST_VALUES, *more) if _trains(trials, value)), None)
-    if first is None:
-        trials.result(FIRST_SIZE)  # raises the first failure
-    if first in (None, FIRST_SIZE) or _trains(trials, first + 1):
-        return first or FIRST_SIZE, 1
-    return first, _multiples(trials, first, first + 1)
-
-
-def _multiples(trials: Trials, first: int, failed: int) -> int:
-    """What sizes have to be multiples of, where `first` trains and the size `failed` does not; it
-    is noted.
-    """
-    unit = first
-    while unit > 2 and unit % 2 == 0 and _trains(trials, first + unit // 2):
-        unit //= 2
-    trials.session.note(
-        Diagnostic(
-            "multiples",
-            f"the script trains at {noun_of(trials.unknown)} {first} and fails at {failed}",
-            f"brimful tries only multiples of {unit}, and the largest that fits is one of them",
-            "",
-        )
-    )
-    return unit
-
-
-def _trains(trials: Trials, size: int) -> bool:
-    """Raises what no other size can mend."""
-    try:
-        trials.result(size)
-    except CommandFailed:
-        if not _may_train_elsewhere(trials, size):
-            raise
-        return False
-    return True
-
-
-def _may_train_elsewhere(trials: Trials, size: int) -> bool:
-    """Not so where there is no such command, or where it takes too long."""
-    return size in trials.results and trials.results[size].outcome is not Outcome.TIMED_OUT

@@ -10,7 +10,7 @@ from brimful.errors import CommandFailed, DoesNotFit, UsageError
 from brimful.measure.gpus.prices import keep
 from brimful.values import Outcome, Source
 from brimful_inside.wire import LoadingSpeed
-from tests.brimful.verbs.test_predicted_speed import Clocked
+from tests.brimful.ask.test_speed import Clocked
 from tests.brimful.verbs.test_solve import Shaped
 from tests.brimful.verbs.world import GIB, MIB, Ragged, World, reporting, work
 

@@ -12,11 +12,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
+from brimful.ask.answer import by_search, find, timed_batch
+from brimful.ask.reading import CardView, MemoryAnswer, view_of
+from brimful.ask.speed import speed_of
 from brimful.decide.run.settings import BATCH_SIZE
 from brimful.decide.speed.epoch import epoch_of, loading_of
 from brimful.errors import BrimfulError, DoesNotFit, UntilStopped
 from brimful.measure.gpus.prices import prices
 from brimful.measure.traces import cards_of
+from brimful.trials.session import Session
+from brimful.trials.start import Start
 from brimful.units import GIB
 from brimful.values import (
     NOT_LOOKED_AT,
@@ -28,12 +33,6 @@ from brimful.values import (
     Source,
     Verdict,
 )
-from brimful.verbs.answers import by_search, find, timed_batch
-from brimful.verbs.imaginary import CardView, view_of
-from brimful.verbs.session import Session
-from brimful.verbs.start import Start
-from brimful.verbs.step_speed import speed_of
-from brimful.verbs.warnings import Answer
 
 _HOUR_S = 3600.0
 
@@ -45,7 +44,7 @@ class _Row:
 
     view: CardView
     line: CardAnswer
-    answer: Answer | None = None
+    answer: MemoryAnswer | None = None
 
 
 def by_price(line: CardAnswer) -> tuple[float, ...]:
@@ -75,7 +74,7 @@ def which_card(
     samples: int | None,
     noted: list[Diagnostic],
     order: Callable[[CardAnswer], tuple[float, ...]] = by_price,
-) -> tuple[CardView, Answer, tuple[CardAnswer, ...]]:
+) -> tuple[CardView, MemoryAnswer, tuple[CardAnswer, ...]]:
     """(The first card in that order as it answers alone, its answer, a line for every card).
     `noted` gets what cut it short.
 
@@ -113,7 +112,7 @@ def which_card(
 def _confirm_the_first(
     rows: list[_Row],
     order: Callable[[CardAnswer], tuple[float, ...]],
-    line_of: Callable[[CardView, Answer], CardAnswer],
+    line_of: Callable[[CardView, MemoryAnswer], CardAnswer],
 ) -> None:
     """The first card is asked as it would be alone, until it stays the first. Where none fits, that
     is the largest one, which says why."""
@@ -139,7 +138,7 @@ def _rows(
     session: Session,
     began: Start,
     noted: list[Diagnostic],
-    line_of: Callable[[CardView, Answer], CardAnswer],
+    line_of: Callable[[CardView, MemoryAnswer], CardAnswer],
 ) -> Iterator[_Row]:
     """The largest of the cards that are left is asked, and then all that do as it does."""
     left, question = list(began.several), None
@@ -185,8 +184,8 @@ def _rows(
 
 def _asked(
     view: CardView,
-    find_answer: Callable[[CardView], Answer],
-    line_of: Callable[[CardView, Answer], CardAnswer],
+    find_answer: Callable[[CardView], MemoryAnswer],
+    line_of: Callable[[CardView, MemoryAnswer], CardAnswer],
 ) -> _Row:
     try:
         answer = find_answer(view)
@@ -196,7 +195,7 @@ def _asked(
 
 
 def _line(
-    view: CardView, answer: Answer, samples: int | None, per_hour: Mapping[str, Estimate]
+    view: CardView, answer: MemoryAnswer, samples: int | None, per_hour: Mapping[str, Estimate]
 ) -> CardAnswer:
     """With all cards of all machines: a machine is paid for as a whole."""
     device, conclusion = view.device, answer.conclusion

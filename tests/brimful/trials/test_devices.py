@@ -7,9 +7,9 @@ import pytest
 from brimful.command import parse
 from brimful.errors import NoSuchDevice, UsageError
 from brimful.measure.gpus import CARDS, find_gpu
+from brimful.trials import devices
+from brimful.trials.devices import CardRequest, Cards, choose, require_that_card
 from brimful.values import Device, Source, TrialKind
-from brimful.verbs import devices
-from brimful.verbs.devices import CardRequest, Cards, choose, require_that_card
 from tests.brimful.measure.helper import REPORT
 from tests.brimful.show.product import trial_result
 

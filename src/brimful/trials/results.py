@@ -27,9 +27,9 @@ from brimful.measure import accelerators
 from brimful.measure.gather import left_at_once
 from brimful.measure.trial import failure_text
 from brimful.outcomes import EXHAUSTED, OUT_OF_MEMORY, remedy
+from brimful.trials.session import PARTIAL, Session
 from brimful.units import counted, format_duration
 from brimful.values import Command, Diagnostic, Outcome, Prediction, Record, TrialResult
-from brimful.verbs.session import PARTIAL, Session
 from brimful_inside.wire import CANNOT_RUN
 
 PHASES = ("train", "eval")

@@ -13,10 +13,10 @@ from brimful.decide.batch_size_place import AUTO, FLAG, LOADER, SCRIPT, require_
 from brimful.decide.loading import EVAL_TIMES
 from brimful.decide.run.settings import ACCUMULATION, BATCH_SIZE, EVAL_BATCH_SIZE
 from brimful.errors import UsageError
+from brimful.trials import devices
+from brimful.trials.session import Options, Session, opened
 from brimful.units import parse_batch_size
 from brimful.values import Budget, Command, Device, Diagnostic, Objective, Setting
-from brimful.verbs import devices
-from brimful.verbs.session import Options, Session, opened
 
 
 @dataclass(frozen=True)

@@ -2,28 +2,26 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from brimful.ask.long_evaluation import seen_once
+from brimful.ask.reading import CardView, MemoryAnswer
+from brimful.ask.search import search_notes
+from brimful.ask.traces import Trials
 from brimful.decide.audit.findings import findings
 from brimful.decide.loaders_seen import largest_batch, loaders, samples_of
 from brimful.decide.memory.leaks import memory_that_grows
-from brimful.decide.memory.search_traced import MemoryConclusion
 from brimful.measure import accelerators
 from brimful.measure.traces import cards_of
+from brimful.trials.results import OLD_TORCH, OLDEST_TORCH, ignores_the_batch_size
 from brimful.units import counted, format_bytes, format_duration, format_interval, noun_of
 from brimful.values import (
     Diagnostic,
     Epoch,
-    Estimate,
-    PeakEstimate,
     Prediction,
     TrialResult,
     Verdict,
 )
-from brimful.verbs.imaginary import CardView, search_notes
-from brimful.verbs.long_evaluation import seen_once
-from brimful.verbs.results import OLD_TORCH, OLDEST_TORCH, ignores_the_batch_size
-from brimful.verbs.trials import Trials
 
 _NOT_MONOTONE = (
     "how allocations share segments changes from size to size, or the script goes another way there"
@@ -50,29 +48,7 @@ _APPROXIMATIONS = {
 _BOUND = "at most, as its shape depends on data"
 
 
-@dataclass(frozen=True)
-class Answer:
-    """The peak of a command at a size, and the search it comes from."""
-
-    size: int | None  # the batch size, or what else was unknown; None: the command as it stands
-    verdict: Verdict
-    peak: PeakEstimate | None
-    phases: dict[str, PeakEstimate]
-    retries_per_step: float | None = None  # how often cached memory is given back to go on
-    giving_back_s: Estimate | None = None  # the time of a step that this takes
-    conclusion: MemoryConclusion | None = None  # None: nothing was searched
-    # where batches are uneven: with every batch of the largest samples, whose peak is no epoch's
-    alone: PeakEstimate | None = None
-    # of the device on the whole card, where that is more than a budget below the card's memory
-    unlimited_bytes: int | None = None
-
-    @property
-    def largest(self) -> int | None:
-        """The largest that fits, where it was searched for."""
-        return self.conclusion.estimate.largest_batch_size if self.conclusion is not None else None
-
-
-def warnings_of(view: CardView, answer: Answer) -> list[Diagnostic]:
+def warnings_of(view: CardView, answer: MemoryAnswer) -> list[Diagnostic]:
     """All warnings, the ones about the question before those of the trials."""
     result = view.trials.representative()
     return [
@@ -88,7 +64,7 @@ def warnings_of(view: CardView, answer: Answer) -> list[Diagnostic]:
 
 
 def _about_the_batch_size(
-    trials: Trials, answer: Answer, result: TrialResult
+    trials: Trials, answer: MemoryAnswer, result: TrialResult
 ) -> Iterator[Diagnostic]:
     asked, length = answer.size if trials.in_batches else None, trials.dataset_length()
     asked = asked or result.reports[0].batch_asked
@@ -145,7 +121,7 @@ def _hidden_cap(trials: Trials, asked: int | None) -> Iterator[Diagnostic]:
         yield from (finding for finding in hints if finding.code == "hidden-cap")
 
 
-def _gives_cache_back(answer: Answer) -> Diagnostic:
+def _gives_cache_back(answer: MemoryAnswer) -> Diagnostic:
     times, longer = answer.retries_per_step or 0.0, answer.giving_back_s
     often = "" if not times else " once a step" if times == 1 else f" {times:.2g} times a step"
     slower = "steps are slower than predicted"
@@ -176,7 +152,7 @@ def _limit_pytorch(view: CardView, unlimited_bytes: int) -> Diagnostic:
     )
 
 
-def _about_the_budget(view: CardView, answer: Answer) -> Iterator[Diagnostic]:
+def _about_the_budget(view: CardView, answer: MemoryAnswer) -> Iterator[Diagnostic]:
     peak, budget, asked = answer.peak, view.budget, answer.size
     if (answer.retries_per_step or answer.giving_back_s) and answer.verdict != Verdict.DOES_NOT_FIT:
         yield _gives_cache_back(answer)
@@ -294,7 +270,7 @@ def _about_the_trial(result: TrialResult) -> Iterator[Diagnostic]:
         )
 
 
-def _growth(view: CardView, answer: Answer) -> list[Diagnostic]:
+def _growth(view: CardView, answer: MemoryAnswer) -> list[Diagnostic]:
     """What piles up from step to step or over an evaluation, by the completed trial whose batch
     size is nearest. What a whole evaluation keeps is much the same at every batch size."""
     trials = view.trials

@@ -8,9 +8,9 @@ from brimful import command as commands
 from brimful.decide import batch_size_place as decide
 from brimful.decide.batch_size_place import AUTO, LOADER, SCRIPT
 from brimful.decide.run.settings import BATCH_SIZE, EVAL_BATCH_SIZE
+from brimful.trials.results import error_of, fails_alike, require_steps
+from brimful.trials.session import Session
 from brimful.values import Command, Diagnostic, Outcome, Place, Setting, Trial, TrialResult
-from brimful.verbs.results import error_of, fails_alike, require_steps
-from brimful.verbs.session import Session
 
 
 @dataclass(frozen=True)

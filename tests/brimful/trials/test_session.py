@@ -18,8 +18,8 @@ from brimful.errors import DiskFull, Terminated
 from brimful.record import list_records, read_record
 from brimful.show.console import make_console, show_record
 from brimful.show.html import render_page
+from brimful.trials.session import Options, opened
 from brimful.values import Outcome
-from brimful.verbs.session import Options, opened
 from brimful.watcher import Watcher
 from tests.brimful.verbs.test_run import Notebook
 from tests.brimful.verbs.world import World, work

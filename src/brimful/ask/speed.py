@@ -4,6 +4,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from brimful.ask.reading import CardView
+from brimful.ask.traces import Trials
 from brimful.decide.loaders_seen import (
     batches_per_step,
     loaders,
@@ -21,8 +23,6 @@ from brimful.decide.speed.predicted import (
     seconds_outside,
 )
 from brimful.values import Diagnostic, Estimate, PredictedSpeed, TrialResult
-from brimful.verbs.imaginary import CardView
-from brimful.verbs.trials import Trials
 
 FIXED_TOTAL = (
     "steps at other batch sizes, and so the knee, since a step accumulates batches to a fixed total"

@@ -9,10 +9,16 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 
+from brimful.ask.answer import answer_at, asked_about, replayers_of_trial
+from brimful.ask.reading import CardView, MemoryAnswer, Replayers, view_of
+from brimful.ask.speed import speed_of
+from brimful.ask.traces import Trials
 from brimful.decide.loaders_seen import loaders
 from brimful.decide.memory.size_model import SizeModel, fit_size_model
 from brimful.decide.run.settings import BATCH_SIZE
 from brimful.errors import BrimfulError, CommandFailed, DoesNotFit, UntilStopped, UsageError
+from brimful.trials.session import Session
+from brimful.trials.start import Start
 from brimful.values import (
     NOT_LOOKED_AT,
     Diagnostic,
@@ -22,13 +28,6 @@ from brimful.values import (
     Setting,
     Verdict,
 )
-from brimful.verbs.answers import answer_at, asked_about, replayers_of_trial
-from brimful.verbs.imaginary import CardView, Replayers, view_of
-from brimful.verbs.session import Session
-from brimful.verbs.start import Start
-from brimful.verbs.step_speed import speed_of
-from brimful.verbs.trials import Trials
-from brimful.verbs.warnings import Answer
 from brimful_inside.simulator.program import Program
 
 Grid = Mapping[str, Sequence[Setting]]
@@ -81,7 +80,7 @@ class _Row:
 
 def grid_of(
     session: Session, began: Start, grid: Grid, noted: list[Diagnostic]
-) -> tuple[CardView, Answer, tuple[GridCell, ...]]:
+) -> tuple[CardView, MemoryAnswer, tuple[GridCell, ...]]:
     """(The view of the best cell, its answer, all cells). `noted` gets what cut it short. Raises
     the first error where the command trains in no cell.
     """
@@ -132,7 +131,7 @@ class _Table:
                 for place, cell in zip(self.places, self.cells, strict=True)
             ]
 
-    def answer(self) -> tuple[CardView, Answer]:
+    def answer(self) -> tuple[CardView, MemoryAnswer]:
         assert self.best is not None
         row, value = self.places[self.best]
         return row.view, answer_at(row.view, value, row.replayers(row.size(value)))

@@ -6,8 +6,8 @@ import pytest
 
 from brimful import audit
 from brimful.errors import BrimfulError
+from brimful.trials.results import _last_line
 from brimful.values import Failure, Outcome
-from brimful.verbs.results import _last_line
 from tests.brimful.verbs.world import reporting, work
 
 ON_A_CARD, ON_THE_CPU = {"gpu_memory": "4GiB"}, {"device": "cpu"}

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from brimful.ask.search import _over_an_epoch, search_notes
 from brimful.decide.memory.search_traced import Traced, search_largest
 from brimful.decide.memory.uneven import MOST_RISE, epochs_of
 from brimful.values import Command, Device, Failure, Limits, Outcome, Trial, TrialKind, TrialResult
-from brimful.verbs.imaginary import _over_an_epoch, search_notes
 from tests.brimful.decide.memory.test_uneven import WEIGHTS, training
 from tests.brimful.decide.programs import GIB, Script, affine, card, drive
 

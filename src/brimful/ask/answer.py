@@ -6,6 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from brimful import command as commands
+from brimful.ask.reading import CardView, MemoryAnswer, Replayers
+from brimful.ask.search import nothing_fits, search
+from brimful.ask.speed import FIXED_TOTAL, has_a_fixed_total, speed_of
+from brimful.ask.traces import Trials, capacity_bytes
 from brimful.decide.batch_size_place import AUTO
 from brimful.decide.memory.fit import giving_back_s
 from brimful.decide.memory.intervals import TRIED, tried_kernels, with_part
@@ -15,6 +19,7 @@ from brimful.decide.speed.epoch import epoch_of
 from brimful.decide.tune.sizes import between_traces, tried_sizes
 from brimful.errors import UntilStopped, UsageError
 from brimful.outcomes import SCRIPT_FAILED
+from brimful.trials.start import Start, takes
 from brimful.units import noun_of
 from brimful.values import (
     Diagnostic,
@@ -28,12 +33,6 @@ from brimful.values import (
     TriedSize,
     Verdict,
 )
-from brimful.verbs import imaginary
-from brimful.verbs.imaginary import CardView, Replayers
-from brimful.verbs.start import Start, takes
-from brimful.verbs.step_speed import FIXED_TOTAL, has_a_fixed_total, speed_of
-from brimful.verbs.trials import Trials, capacity_bytes
-from brimful.verbs.warnings import Answer
 
 # Samples of a batch by which the loader is timed, where nobody asked for a size (assumed).
 TIMED_BATCH = 256
@@ -71,7 +70,7 @@ def asked_about(trials: Trials, began: Start, noted: list[Diagnostic]) -> tuple[
     return False, None
 
 
-def find(view: CardView, began: Start, noted: list[Diagnostic]) -> Answer:
+def find(view: CardView, began: Start, noted: list[Diagnostic]) -> MemoryAnswer:
     """The answer for one card; what is known by then, where the work was told to stop. Raises what
     told it where nothing is known."""
     with UntilStopped() as work:
@@ -83,7 +82,7 @@ def find(view: CardView, began: Start, noted: list[Diagnostic]) -> Answer:
     return so_far(view, view.question[1] if view.question else began.asked, work.stop, noted)
 
 
-def by_search(view: CardView) -> Answer:
+def by_search(view: CardView) -> MemoryAnswer:
     """The peak at the requested batch size, else at the largest that fits; of a command that has no
     place for one its own.
     """
@@ -93,7 +92,7 @@ def by_search(view: CardView) -> Answer:
         replayers_of_trial(view, None)
         view.learn_epochs(None)
         return answer_at(view, None, view.traced_replayers(None))
-    trials, conclusion = view.trials, imaginary.search(view, asked)
+    trials, conclusion = view.trials, search(view, asked)
     estimate, largest = conclusion.estimate, conclusion.estimate.largest_batch_size
     if estimate.ignores_batch_size and not trials.in_batches:
         raise _changes_nothing(trials)
@@ -115,7 +114,7 @@ def by_search(view: CardView) -> Answer:
         return answer_at(view, asked or trials.in_force(conclusion, size), replayers, conclusion)
     size = asked or largest
     if size is None:
-        raise imaginary.nothing_fits(view, conclusion)
+        raise nothing_fits(view, conclusion)
     effective = trials.effective(size) or size
     if has_a_fixed_total(trials.completed()) and not view.is_read:
         # Its time is known of a trace alone, and a step of one batch holds no gradients before its
@@ -129,7 +128,7 @@ def by_search(view: CardView) -> Answer:
 
 def so_far(
     view: CardView, asked: int | None, stop: BaseException, noted: list[Diagnostic]
-) -> Answer:
+) -> MemoryAnswer:
     """What is known where a search was cut short: what it concluded, if it came to its end; else
     of the requested batch size, or of the largest that was traced and fits, or of the command as
     it stands. Raises `stop` where none was traced."""
@@ -159,7 +158,9 @@ def so_far(
     return answer_at(view, size, view.traced_replayers(size) if size in replayers else None)
 
 
-def concluded(view: CardView, conclusion: MemoryConclusion, asked: int | None) -> Answer | None:
+def concluded(
+    view: CardView, conclusion: MemoryConclusion, asked: int | None
+) -> MemoryAnswer | None:
     """The answer by a search that came to its end, without another trial; None where it takes
     one."""
     trials, estimate, model = view.trials, conclusion.estimate, conclusion.size_model
@@ -194,9 +195,9 @@ def answer_at(
     size: int | None,
     replayers: Replayers | None,
     conclusion: MemoryConclusion | None = None,
-) -> Answer:
+) -> MemoryAnswer:
     if replayers is None:
-        return Answer(size, Verdict.DOES_NOT_FIT, None, {}, conclusion=conclusion)
+        return MemoryAnswer(size, Verdict.DOES_NOT_FIT, None, {}, conclusion=conclusion)
     card = view.card
     shown, verdict = card.shown(replayers.as_drawn), card.verdict(replayers.all_orders)
     fits, alone = verdict == Verdict.FITS, None
@@ -218,7 +219,7 @@ def answer_at(
     ):
         free = card.capacity_bytes + card.context_bytes - peak.device_interval_bytes[1]
         peak = with_part(peak, tried_kernels(max(0, free)))
-    return Answer(
+    return MemoryAnswer(
         size,
         verdict,
         card.that_fits(peak) if fits else peak,
