@@ -70,7 +70,9 @@ def test_what_ends_the_search_over_an_epoch_is_named(monkeypatch, room, limits, 
     )
     view = SimpleNamespace(
         trials=trials,
+        is_read=False,
         learn_epochs=learn_epochs,
+        learned_at=lambda size: size,
         epochs=lambda size, orders: epochs[size][:orders],
         card=card(room),
         fixed_sizes=frozenset({WEIGHTS, 2 * WEIGHTS}),
