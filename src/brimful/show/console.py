@@ -90,10 +90,10 @@ def show_record(console: Console, record: Record, full: bool = True) -> None:
     if record.prediction is not None and record.plan is None and not full:
         _show_brief(console, record, record.prediction)
         return
-    shown = [
+    parts = [
         section for section in (*cut_off(record), *sections(record)) if full or not section.detail
     ]
-    show_sections(console, sorted(shown, key=lambda section: isinstance(section, CommandLine)))
+    show_sections(console, sorted(parts, key=lambda section: isinstance(section, CommandLine)))
 
 
 def render_text(record: Record) -> str:
@@ -130,8 +130,8 @@ def _show_brief(console: Console, record: Record, prediction: Prediction) -> Non
         show_sections(console, prediction_sizes(prediction, brief=True))
 
 
-def show_sections(console: Console, shown: Iterable[Section]) -> None:
-    for section in shown:
+def show_sections(console: Console, parts: Iterable[Section]) -> None:
+    for section in parts:
         if isinstance(section, Figure) and not section.sentences:
             continue
         if section.title and not isinstance(section, Findings):
@@ -205,7 +205,7 @@ def drawn(section: Section, width: int = 80) -> ConsoleRenderable:
             return Group(table, *map(Text, section.notes))
         case Findings():
             parts: list[ConsoleRenderable] = []
-            for finding in section.found:
+            for finding in section.findings:
                 parts += [Text("")] if parts else []
                 parts.append(Text(finding.problem, style="bold yellow"))
                 parts += _indented(finding.explanation, finding.suggestion)

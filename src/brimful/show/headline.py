@@ -90,9 +90,9 @@ def headline(record: Record) -> Headline:
         return Headline(tone, check_sentence(record.check))
     if record.prediction is not None:
         prediction = record.prediction
-        answer = of_grid(prediction) if prediction.grid else of_prediction(prediction)
+        result = of_grid(prediction) if prediction.grid else of_prediction(prediction)
         before = _before_numbers(prediction) + which_sentence(prediction)
-        return replace(answer, verdict=before + answer.verdict)
+        return replace(result, verdict=before + result.verdict)
     if record.audit is not None:
         return of_audit(record.audit)
     return _without_result(record)
@@ -213,8 +213,8 @@ def _before_numbers(prediction: Prediction) -> str:
     """What is to be known before any number. A table of cards says itself which of them do
     nothing."""
     codes = [code for code in IN_THE_HEADLINE if not (code == "idle-cards" and prediction.which)]
-    shown = [w for w in prediction.warnings if w.code in codes]
-    return "".join(f"{capitalized(w.problem)}; {w.suggestion}. " for w in shown)
+    warnings = [warning for warning in prediction.warnings if warning.code in codes]
+    return "".join(f"{capitalized(w.problem)}; {w.suggestion}. " for w in warnings)
 
 
 AT_MOST = 0.03  # of the peak: less at upper bounds is not worth a word (a bench's median is 1 %)
@@ -228,32 +228,34 @@ def _peak_text(prediction: Prediction) -> str:
         return ""
     fits, over = prediction.verdict == Verdict.FITS, peak.device_bytes > prediction.budget.bytes
     most = "at most " if peak.at_most_bytes > AT_MOST * peak.device_bytes else ""
-    shown = f"{peak.source.value} peak {most}{bytes_text(peak.device_bytes)}"
+    text = f"{peak.source.value} peak {most}{bytes_text(peak.device_bytes)}"
     interval = interval_text(*peak.device_interval_bytes, peak.device_bytes)
     if prediction.verdict == Verdict.TIGHT and interval is not None:
-        shown += f" ({interval})"
+        text += f" ({interval})"
     empties = any(w.code == "gives-cache-back" for w in prediction.warnings)
     if not fits or peak.device_interval_bytes[1] < prediction.budget.bytes:
-        return f": {shown} of {allowed} allowed"
+        return f": {text} of {allowed} allowed"
     cache = f", but PyTorch {'has' if empties or over else 'may have'} to empty its cache"
     of = f"without a limit, {allowed}" if over else f"of {allowed}"
-    return f"{cache} (slower steps): {shown} {of} allowed"
+    return f"{cache} (slower steps): {text} {of} allowed"
 
 
 def _not_in_force(prediction: Prediction) -> str:
     """What the script trains on in place of the size in question; "" where it is that size."""
-    asked, given = prediction.batch_size, prediction.in_force
+    size, in_force = prediction.batch_size, prediction.in_force
     if prediction.ignores_batch_size:
-        trains = f": it trains on batches of {asked:,} at every one" if asked else ""
-        if asked and given:
-            trains = f": {asked:,} was asked, and it trains on batches of {given:,}"
+        trains = f": it trains on batches of {size:,} at every one" if size else ""
+        if size and in_force:
+            trains = f": {size:,} was asked, and it trains on batches of {in_force:,}"
         return f"The script ignores the batch size{trains}"
-    if asked is None or given is None:
+    if size is None or in_force is None:
         return ""
     if any(warning.code == "batch-exceeds-dataset" for warning in prediction.warnings):
-        return f"Batch size {asked:,} is not in force: the data set has {counted(given, 'sample')}"
+        return (
+            f"Batch size {size:,} is not in force: the data set has {counted(in_force, 'sample')}"
+        )
     return (
-        f"Batch size {asked:,} is not in force: the script's loader makes batches of {given:,} at "
+        f"Batch size {size:,} is not in force: the script's loader makes batches of {in_force:,} at "
         "most"
     )
 
@@ -285,8 +287,8 @@ def of_grid(prediction: Prediction) -> Headline:
     fit = sum(cell.verdict == Verdict.FITS for cell in cells)
     peak = f"predicted peak {bytes_text(best.peak.device_bytes if best.peak else None)}"
     of = f"of {bytes_text(prediction.budget.bytes)} allowed"
-    known = sum(cell.problem != NOT_LOOKED_AT for cell in cells)
-    combinations = counted(known, "combination") + " looked at" * (known < len(cells))
+    looked_at = sum(cell.problem != NOT_LOOKED_AT for cell in cells)
+    combinations = counted(looked_at, "combination") + " looked at" * (looked_at < len(cells))
     settings = settings_text(best.settings)
     if not fit:
         least = "is tight" if best.verdict == Verdict.TIGHT else "takes least"

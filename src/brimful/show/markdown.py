@@ -60,7 +60,7 @@ def _drawn(section: Section) -> str:
             )
         case Findings():
             lines = []
-            for finding in section.found:
+            for finding in section.findings:
                 rest = escape(f"{finding.explanation} {finding.suggestion}")
                 lines.append(f"- **{escape(finding.problem)}**" + (f"  \n  {rest}" if rest else ""))
             return "\n".join(lines)

@@ -150,8 +150,8 @@ def _cards_name(members: Sequence[CardPeak], cards: Sequence[CardPeak]) -> str:
 def _breakdown(prediction: Prediction, breakdown: Breakdown) -> list[Section]:
     """The device peak by category and by module, and the line that set it."""
     bars = {"the whole run": breakdown, **prediction.phase_breakdowns}
-    held = [name for name in CATEGORIES if any(bar.parts.get(name) for bar in bars.values())]
-    legend = tuple((f"swatch {name.replace('_', '-')}", CATEGORIES[name]) for name in held)
+    names = [name for name in CATEGORIES if any(bar.parts.get(name) for bar in bars.values())]
+    legend = tuple((f"swatch {name.replace('_', '-')}", CATEGORIES[name]) for name in names)
     text = [f"The peak is in {breakdown.phase}, set by {moment_text(breakdown.moment)}."]
     if (grown := breakdown.grown) is not None:
         text.append(
@@ -191,15 +191,17 @@ def _modules(breakdown: Breakdown) -> list[Section]:
     are long and come last.
     """
     whole = max(1, sum(breakdown.parts.values()))
-    held = [
+    modules = [
         (module.bytes, Cell(module.module, note=_held(module.categories, module.bytes)))
         for module in breakdown.modules
     ]
-    held += [
+    modules += [
         (group.bytes, Cell(f"{group.count} of {group.pattern}, together"))
         for group in breakdown.alike
     ]
-    rows = [(Cell(bytes_text(size)), Cell(share_text(size / whole)), cell) for size, cell in held]
+    rows = [
+        (Cell(bytes_text(size)), Cell(share_text(size / whole)), cell) for size, cell in modules
+    ]
     columns = (
         Column("bytes", right=True),
         Column("of the peak", right=True),

@@ -50,7 +50,7 @@ class Table(Section):
 
 @dataclass(frozen=True)
 class Findings(Section):
-    found: tuple[Diagnostic, ...]
+    findings: tuple[Diagnostic, ...]
 
 
 @dataclass(frozen=True)

@@ -127,16 +127,16 @@ def _sizes(record: Record, plan: Plan) -> list[Section]:
 
 def audit_sections(audit: Audit) -> list[Section]:
     """Requested and done side by side, the peaks, then the findings."""
-    known = {asked.setting: asked for asked in audit.asked}
-    asked = (
-        (f"requested: {name}", Cell(setting_text(value) + _becomes(known.get(name))))
+    places = {request.setting: request for request in audit.asked}
+    requested = (
+        (f"requested: {name}", Cell(setting_text(value) + _becomes(places.get(name))))
         for name, value in audit.requested.items()
     )
     parts = _host_table(audit.host) if audit.host else []
     # the headline has the first
     also = tuple(f"Also: {finding.problem}" for finding in audit.findings[1:])
     parts += [Sentences("", also)] if also else []
-    parts.append(Facts("What the command really does", (*asked, *effective_rows(audit))))
+    parts.append(Facts("What the command really does", (*requested, *effective_rows(audit))))
     parts += [Findings("Findings", audit.findings)] if audit.findings else []
     title = f"Peaks by phase, {audit.peak_source.value} in the audit"
     return parts + phases_table(title, {**audit.phases, **audit.cards}, audit.not_seen)
@@ -356,11 +356,9 @@ def _baseline(record: Record) -> tuple[int, Estimate] | None:
     """The user's own batch size and its measured speed, if both are known."""
     if record.plan is None or record.plan.baseline_samples_per_s is None:
         return None
-    asked = next((s.requested for s in record.plan.settings if s.name == "batch_size"), None)
+    size = next((s.requested for s in record.plan.settings if s.name == "batch_size"), None)
     return (
-        (asked, record.plan.baseline_samples_per_s)
-        if isinstance(asked, int) and asked > 0
-        else None
+        (size, record.plan.baseline_samples_per_s) if isinstance(size, int) and size > 0 else None
     )
 
 

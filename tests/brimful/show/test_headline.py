@@ -326,7 +326,7 @@ def test_what_changes_the_meaning_of_numbers_comes_before_them_and_the_rest_afte
         one.code: number
         for number, part in enumerate(shown)
         if isinstance(part, Findings)
-        for one in part.found
+        for one in part.findings
     }
     assert places["memory-grows"] == 0 < places["upper-bounds"]
     assert "trial-note" not in places, "what asks for nothing is no warning"
