@@ -250,14 +250,10 @@ def _not_in_force(prediction: Prediction) -> str:
         return f"The script ignores the batch size{trains}"
     if size is None or in_force is None:
         return ""
+    why = f"the script's loader makes batches of {in_force:,} at most"
     if any(warning.code == "batch-exceeds-dataset" for warning in prediction.warnings):
-        return (
-            f"Batch size {size:,} is not in force: the data set has {counted(in_force, 'sample')}"
-        )
-    return (
-        f"Batch size {size:,} is not in force: the script's loader makes batches of {in_force:,} at "
-        "most"
-    )
+        why = f"the data set has {counted(in_force, 'sample')}"
+    return f"Batch size {size:,} is not in force: {why}"
 
 
 def _largest_text(prediction: Prediction) -> str:
