@@ -50,16 +50,6 @@ def test_beside_the_audit_stands_what_this_machine_has_room_for_where_it_is_aske
     assert work(World(own_workers=6), audit, words, device="cpu").audit.host is None
 
 
-def test_a_sound_script_gives_no_finding_on_a_cpu():
-    report = work(World(), audit, ("my-train", "--batch-size", "50"), device="cpu").audit
-    assert report.findings == ()
-    assert (
-        report.effective.ranks,
-        report.effective.batches_per_step,
-        report.effective.samples_per_step,
-    ) == (1, 1, 50)
-
-
 def test_on_an_imaginary_card_times_are_absent_and_peaks_are_predicted():
     report = work(World(), audit, ("my-train", "--batch-size", "50"), gpu_memory="4GiB").audit
     assert (report.loading_share, report.step_s, report.peak_source) == (

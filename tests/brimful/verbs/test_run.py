@@ -291,6 +291,13 @@ def test_memory_that_ran_out_leads_to_a_smaller_size_unless_the_engine_went_down
     assert message in why and "No smaller batch size would help" in why
 
 
+def test_a_smaller_batch_size_comes_next_where_memory_is_full_and_not_in_pieces():
+    full = "CUDA out of memory. Tried to allocate 20.00 MiB. 1.00 MiB is reserved by PyTorch but "
+    attempt = replace(ATTEMPT, failure=replace(FULL, message=f"{full}unallocated."))
+    restart = after(attempt)
+    assert restart.rows[0].effective == 32 and restart.environment == {}
+
+
 def test_an_exit_code_of_a_scripts_own_has_no_meaning():
     crashed = replace(
         ATTEMPT,
@@ -346,13 +353,6 @@ def test_memory_in_pieces_gets_expandable_segments_and_the_batch_size_stays(
         Outcome.COMPLETED,
     ]
     assert any(conf in text and "keeps the batch size" in text for text in user.messages)
-
-
-def test_a_smaller_batch_size_comes_next_where_memory_is_full_and_not_in_pieces(tmp_path, user):
-    words = [sys.executable, "-c", IN_PIECES, "{batch_size}", "1.00 MiB"]
-    options = RunOptions(home=tmp_path, watcher=user, max_restarts=1)
-    run(words, settings={"batch_size": 64}, options=options)
-    assert [line.split()[1] for line in user.lines] == ["64", "32"]
 
 
 def test_the_script_gets_its_secrets_and_nothing_that_is_kept_or_shown_has_them(
