@@ -108,7 +108,7 @@ class Brimful:
         self.ledger = Ledger(self.allocator, card, None, lambda: self.stream, 0, {})
         self.captures = Captures()
         self.set, self.empty_cache = self.ledger.change_settings, self.ledger.empty_cache
-        self.synchronize, self.free = self.ledger.synchronized, self.living.pop
+        self.synchronize, self.free = self.ledger.work.synchronized, self.living.pop
 
     def allocate(self, name: int, size: int, stream: int) -> bool:
         storage, self.stream = torch.UntypedStorage(size, device="meta"), stream

@@ -138,7 +138,7 @@ def kernels_of(
     with imagined(card) as gpu:
 
         def step_ends(*args: Any) -> None:  # the script waits for the card once a step
-            gpu.step(len(steps) + 1)
+            gpu.cards.step(len(steps) + 1)
             steps.append(gpu.clock.last_step())
 
         with mock.patch.object(torch.cuda, "synchronize", step_ends), nothing_drawn():

@@ -148,7 +148,7 @@ def main(argv: list[str]) -> int:
             capacity = spec["card"].pop("capacity_bytes")
             trace = stack.enter_context(gzip.open(spec["result"] + ".trace.gz", "wt", 1))
             gpu = stack.enter_context(imagined(Card(**spec["card"]), trace, capacity))
-            report = trained(script, arguments, *limits, on_step=gpu.step)
+            report = trained(script, arguments, *limits, on_step=gpu.cards.step)
             report["approximations"] = dict(gpu.approximations)
     Path(spec["result"]).write_text(json.dumps(report), encoding="utf-8")
     return 1 if report["error"] else 0

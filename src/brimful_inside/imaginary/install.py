@@ -39,7 +39,8 @@ from brimful_inside.imaginary.operators.cublas import Workspaces
 from brimful_inside.imaginary.operators.flops import Classes
 from brimful_inside.imaginary.operators.meta_kernels import Remembered
 from brimful_inside.imaginary.operators.temporaries import Machine
-from brimful_inside.imaginary.state.device import ImaginaryGpu, OpenTrace
+from brimful_inside.imaginary.state.cards import OpenTrace
+from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.simulator.allocator_settings import AllocatorSettings
 from brimful_inside.wire import Card
 
@@ -132,6 +133,6 @@ def _patch(gpu: ImaginaryGpu) -> None:
     follow_threads(gpu, modes)
     patch_distributed(gpu)
     gpu.garbage.patch(gpu.patches)
-    os.register_at_fork(before=gpu.flush, after_in_child=gpu.forked)
+    os.register_at_fork(before=gpu.cards.flush, after_in_child=gpu.forked)
     gpu.patches.undo_by(modes.leave)
     modes.enter()

@@ -151,7 +151,7 @@ def train(t: Training, batch_size: int, gpu: imaginary.ImaginaryGpu) -> None:
     optimizer = OPTIMIZERS[t.optimizer](model.parameters())
     scaler = torch.amp.GradScaler("cuda", enabled=t.amp == "float16")
     samples, labels = torch.zeros(batch_size, *shape), torch.zeros(batch_size, dtype=torch.long)
-    gpu.phase("train")
+    gpu.cards.phase("train")
     for number in range(STEPS):
         for _ in range(t.accumulate):
             x, y = samples.cuda(), labels.cuda()
@@ -164,9 +164,9 @@ def train(t: Training, batch_size: int, gpu: imaginary.ImaginaryGpu) -> None:
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
-        gpu.step(number + 1)
+        gpu.cards.step(number + 1)
     if t.evaluates:
-        gpu.phase("eval")
+        gpu.cards.phase("eval")
         model.eval()
         with torch.no_grad(), autocast(t):
             model(samples.cuda()).softmax(1).argmax(1).cpu()

@@ -317,7 +317,7 @@ def on_a_card(action: Any) -> str:
     what_if = ["autocast"] if action is try_autocast else []
     gpu = imaginary.enter(CARD, 20 << 30, io.StringIO(), what_if)
     try:
-        gpu.phase("train")
+        gpu.cards.phase("train")
         assert torch.cuda.is_available()
         return words_of(action)
     finally:

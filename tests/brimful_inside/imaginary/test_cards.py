@@ -93,11 +93,11 @@ def test_copies_keep_the_card(three):
 
 
 def test_each_card_that_is_used_leaves_a_trace_of_its_own(three, traces):
-    three.phase("train")
+    three.cards.phase("train")
     kept = torch.zeros(3 * MIB, dtype=torch.uint8, device="cuda:2")
-    three.scaler_decides()
-    three.step(1)
-    three.end_trace()
+    three.cards.scaler_decides()
+    three.cards.step(1)
+    three.cards.end_trace()
     assert set(traces) == {2}
     assert played(traces[2]).phases["train"].allocated == kept.nbytes
     events = program_of(rows(traces[2])).events

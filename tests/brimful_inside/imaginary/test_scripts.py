@@ -50,7 +50,7 @@ SCRIPT = """
     for step in range(3):
         model(torch.randn(8, 64, device="cuda")).sum().backward()
         optimizer.step()
-        gpu.step(step + 1)
+        gpu.cards.step(step + 1)
     ones = torch.cat([torch.ones(2, device="cuda"), torch.ones(3, device="cuda")])
     torch.eye(5, device="cuda") + ones.clamp(0, 1).sum().pow(2)
     checkpoint(model, torch.ones(2, 64, device="cuda"), use_reentrant=False)
@@ -60,7 +60,7 @@ SCRIPT = """
     torch._dynamo.list_backends
     torch._dynamo.reset()
     print(type(sys.modules["torch._dynamo"]).__name__, torch._dynamo.config.suppress_errors)
-    gpu.flush()
+    gpu.cards.flush()
 """
 
 

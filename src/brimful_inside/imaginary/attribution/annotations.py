@@ -88,7 +88,7 @@ class Annotations:
         self.categories.patch(patches)
         self.repeats.patch(patches)
         for ledger in self._gpu.ledgers:
-            ledger.call_sites = self.call_sites
+            ledger.trace.call_sites = self.call_sites
         for name in self._what_if:
             patch_what_if(
                 name,

@@ -102,7 +102,7 @@ class Repeats:
         self.left_out: Dict[str, LeftOut] = {}  # by `what`, as it was the latest time
 
     def patch(self, patches: Patches) -> None:
-        self._calls.repeats, self._gpu.stretch_ends = self, self.forget
+        self._calls.repeats, self._gpu.cards.stretch_ends = self, self.forget
         patches.undo_by(self.forget)
 
     def forget(self) -> None:
@@ -285,7 +285,7 @@ class _Watched:
 
     def __init__(self, gpu: ImaginaryGpu) -> None:
         self._gpu = gpu
-        self._mark, self._launches = gpu.clock.mark(), gpu.ledger.launches
+        self._mark, self._launches = gpu.clock.mark(), gpu.ledger.work.launches
         self._read_before, gpu.known.oldest_read = gpu.known.oldest_read, math.inf
         self._approximations = dict(gpu.approximations)
         self.first, self.alive = gpu.ledger.allocations, len(gpu.storages)
@@ -301,7 +301,7 @@ class _Watched:
         }
         return Shown(
             gpu.clock.since(self._mark),
-            gpu.ledger.launches - self._launches,
+            gpu.ledger.work.launches - self._launches,
             gpu.ledger.allocations - self.first,
             counted,
         )
@@ -423,7 +423,7 @@ def _is_watched(parameter: Any) -> bool:
 
 
 def _play(gpu: ImaginaryGpu, shown: Shown) -> None:
-    gpu.ledger.launches += shown.launches
+    gpu.ledger.work.launches += shown.launches
     gpu.clock.again(shown.kernels)
     for name, count in shown.approximations.items():
         gpu.approximations[name] += count

@@ -106,7 +106,8 @@ def patch_cuda(gpu: ImaginaryGpu) -> None:
     gpu.patches.set_all(
         torch._C, **_device_functions(gpu), **_constants(gpu), **_memory_functions(gpu)
     )
-    gpu.patches.set_all(torch._C, **snapshot_functions(gpu), **_raw_memory_functions(gpu))
+    gpu.patches.set_all(torch._C, **_settings_functions(gpu), **_raw_memory_functions(gpu))
+    gpu.patches.set_all(torch._C, **snapshot_functions(gpu))
     _patch_python(gpu, torch.cuda)
     patch_types(gpu)
     patch_streams(gpu)
@@ -208,12 +209,12 @@ def _device_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
     def synchronize(device: Any = None) -> None:
         gpu.captures.check_waiting()
         index = gpu.index_of(device)
-        gpu.ledgers[index].synchronized()
+        gpu.ledgers[index].work.synchronized()
         gpu.clocks[index].synchronized()
 
     def sleep(cycles: int) -> None:
         gpu.touch()
-        gpu.ledger.launches += 1
+        gpu.ledger.work.launches += 1
         gpu.clock.add("torch.cuda._sleep", SLEEP, int(cycles), 0)
 
     names: Dict[Callable, Sequence[str]] = {
@@ -299,38 +300,8 @@ def _memory_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
             raise RuntimeError("Invalid device argument %d: did you call init?" % device)
         return ledger.allocator
 
-    def set_fraction(fraction: float, device: int) -> None:
-        """torch.cuda.set_per_process_memory_fraction: in the trace as a setting, so that a replay
-        obeys it too. Since 2.10 the whole card is no limit; before, it was one beyond the card's
-        room, and let garbage be collected."""
-        fraction = min(fraction, 1.0 if _RELEASE >= 210 else math.nextafter(1.0, 0.0))
-        ledger = gpu.ledgers[gpu.index_of(device)]
-        ledger.change_settings(
-            spelled(ledger.allocator.settings._replace(memory_fraction=float(fraction)))
-        )
-
-    def fraction(device: int) -> float:
-        allowed = allocator(device).memory.allowed_bytes
-        return 1.0 if allowed is None else allowed / gpu.card.total_bytes
-
-    def change_settings(settings: str) -> None:
-        """torch.cuda.memory._set_allocator_settings. PyTorch reads the memory fraction only when it
-        makes a card's allocator, so one named later than that changes nothing."""
-        gpu.read_settings()
-        for ledger in gpu.ledgers:
-            kept = ledger.allocator.settings.memory_fraction
-            again = ",per_process_memory_fraction:%r" % (1.0 if kept is None else kept)
-            is_late = gpu.touched and "per_process_memory_fraction" in settings
-            ledger.change_settings(settings + again if is_late else settings)
-
     def reset_accumulated(device: int) -> None:
         made(device)
-
-    def enable(value: bool) -> None:
-        if not value:
-            raise Unsupported(
-                "torch.cuda.caching_allocator_enable(False)", "its cache is what is modelled"
-            )
 
     def attach_observer(observer: Callable[[int, int, int, int], Any]) -> None:
         for ledger in gpu.ledgers:
@@ -354,22 +325,60 @@ def _memory_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
             "_accelerator_resetAccumulatedStats",
         ),
         empty_cache: ("_cuda_emptyCache", "_accelerator_emptyCache"),
-        change_settings: (
-            "_cuda_cudaCachingAllocator_set_allocator_settings",
-            "_accelerator_setAllocatorSettings",
-        ),
         _answering(None): _NOTHING,
         attach_observer: ("_cuda_attach_out_of_memory_observer",),
-        set_fraction: ("_cuda_setMemoryFraction",),
-        fraction: ("_cuda_getMemoryFraction",),
-        _answering("native"): ("_cuda_getAllocatorBackend",),
-        enable: ("_cuda_cudaCachingAllocator_enable",),
-        _answering(True): ("_cuda_cudaCachingAllocator_is_enabled",),
         lambda: {}: ("_cuda_hostMemoryStats",),
         lambda: gpu.touched: ("_accelerator_isAllocatorInitialized",),
         gpu.memory_info: ("_accelerator_getMemoryInfo",),
     }
     return {name: function for function, aliases in names.items() for name in aliases}
+
+
+def _settings_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
+    """Functions of torch._C by name, that ask for the allocator's settings or change them."""
+
+    def set_fraction(fraction: float, device: int) -> None:
+        """torch.cuda.set_per_process_memory_fraction: in the trace as a setting, so that a replay
+        obeys it too. Since 2.10 the whole card is no limit; before, it was one beyond the card's
+        room, and let garbage be collected."""
+        fraction = min(fraction, 1.0 if _RELEASE >= 210 else math.nextafter(1.0, 0.0))
+        ledger = gpu.ledgers[gpu.index_of(device)]
+        ledger.change_settings(
+            spelled(ledger.allocator.settings._replace(memory_fraction=float(fraction)))
+        )
+
+    def fraction(device: int) -> float:
+        allowed = gpu.ledgers[gpu.index_of(device)].allocator.memory.allowed_bytes
+        return 1.0 if allowed is None else allowed / gpu.card.total_bytes
+
+    def change_settings(settings: str) -> None:
+        """torch.cuda.memory._set_allocator_settings. PyTorch reads the memory fraction only when it
+        makes a card's allocator, so one named later than that changes nothing."""
+        gpu.read_settings()
+        for ledger in gpu.ledgers:
+            kept = ledger.allocator.settings.memory_fraction
+            again = ",per_process_memory_fraction:%r" % (1.0 if kept is None else kept)
+            is_late = gpu.touched and "per_process_memory_fraction" in settings
+            ledger.change_settings(settings + again if is_late else settings)
+
+    def enable(value: bool) -> None:
+        if not value:
+            raise Unsupported(
+                "torch.cuda.caching_allocator_enable(False)", "its cache is what is modelled"
+            )
+
+    setters = (
+        "_cuda_cudaCachingAllocator_set_allocator_settings",
+        "_accelerator_setAllocatorSettings",
+    )
+    return {
+        **dict.fromkeys(setters, change_settings),
+        "_cuda_setMemoryFraction": set_fraction,
+        "_cuda_getMemoryFraction": fraction,
+        "_cuda_getAllocatorBackend": _answering("native"),
+        "_cuda_cudaCachingAllocator_enable": enable,
+        "_cuda_cudaCachingAllocator_is_enabled": _answering(True),
+    }
 
 
 def _raw_memory_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:

@@ -118,7 +118,7 @@ def _read(gpu: ImaginaryGpu, data: Any) -> Any:
         # through in Python.
         return data if _NUMBERS.issuperset(map(type, data)) else [_read(gpu, item) for item in data]
     return (
-        gpu.value_of(data)
+        gpu.known.value_of(data)
         if isinstance(data, Tensor) and data.dim() == 0 and is_meta(data)
         else data
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 import traceback
+from functools import partial
 from typing import Any, Callable, Collection, Dict, Optional
 
 from brimful_inside.imaginary.state.device import ImaginaryGpu
@@ -67,31 +68,32 @@ def snapshot_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
             max_entries=max_entries,
         )
 
-    def snapshot(pool: Any = None) -> Dict[str, Any]:
-        """`pool`: the id of the private pool that is asked for, (0, 0) for all of them, and since
-        2.10 whether the traces are."""
-        cards = [
-            CardMemory(ledger.allocator, ledger.history, ledger.stream_of, ledger.pool_id)
-            for ledger in gpu.ledgers
-        ]
-        shown = snapshot_of(cards, gpu.allocator.settings)
-        if pool is not None and tuple(pool[:2]) != (0, 0):
-            shown["segments"] = [
-                segment
-                for segment in shown["segments"]
-                if segment["segment_pool_id"] == tuple(pool[:2])
-            ]
-        if pool is not None and len(pool) > 2 and not pool[2]:
-            shown["device_traces"] = []
-        else:  # that it was shown is an entry of the next one
-            for card in cards:
-                if card.history is not None:
-                    reserved = card.allocator.reserved
-                    card.history.note("snapshot", 0, reserved, reserved, 0, 0)
-        return shown
-
     return {
         "_cuda_record_memory_history": record,
         "_cuda_record_memory_history_legacy": record_legacy,
-        "_cuda_memorySnapshot": snapshot,
+        "_cuda_memorySnapshot": partial(_snapshot, gpu),
     }
+
+
+def _snapshot(gpu: ImaginaryGpu, pool: Any = None) -> Dict[str, Any]:
+    """`pool`: the id of the private pool that is asked for, (0, 0) for all of them, and since
+    2.10 whether the traces are."""
+    cards = [
+        CardMemory(ledger.allocator, ledger.history, ledger.stream_of, ledger.pools.id_of)
+        for ledger in gpu.ledgers
+    ]
+    shown = snapshot_of(cards, gpu.allocator.settings)
+    if pool is not None and tuple(pool[:2]) != (0, 0):
+        shown["segments"] = [
+            segment
+            for segment in shown["segments"]
+            if segment["segment_pool_id"] == tuple(pool[:2])
+        ]
+    if pool is not None and len(pool) > 2 and not pool[2]:
+        shown["device_traces"] = []
+    else:  # that it was shown is an entry of the next one
+        for card in cards:
+            if card.history is not None:
+                reserved = card.allocator.reserved
+                card.history.note("snapshot", 0, reserved, reserved, 0, 0)
+    return shown

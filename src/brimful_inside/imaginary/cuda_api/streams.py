@@ -3,7 +3,7 @@ allocator.
 
 All work is done at once, so nothing waits; but where the host would wait for a stream, the ledger
 notes it, since blocks that another stream used return to their pools by then
-(`Ledger.synchronized`)."""
+(`StreamWork.synchronized`)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ import torch
 
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.errors import Unsupported
-from brimful_inside.imaginary.state.ledger import PoolId
-from brimful_inside.imaginary.state.streams import Captured
+from brimful_inside.imaginary.state.streams import Captured, PoolId
 
 _CUDA_TYPE = 1  # c10::DeviceType::CUDA
 
@@ -59,7 +58,7 @@ class _Event(torch.Event):
         gpu = self._gpu
         gpu.touch()
         self._index, number = gpu.current_stream() if stream is None else _place(stream)
-        self._moment = (number, gpu.ledgers[self._index].launches)
+        self._moment = (number, gpu.ledgers[self._index].work.launches)
         self.cuda_event = self.cuda_event or next(self._handles)
         self._captured = gpu.captures.by_stream.get((self._index, number))
         self._at_s = gpu.clocks[self._index].now_s()
@@ -69,22 +68,22 @@ class _Event(torch.Event):
         waiting = self._gpu.current_stream() if stream is None else _place(stream)
         self._gpu.captures.join(waiting, self._captured)
         if waiting[0] == self._index:
-            self._gpu.ledgers[self._index].joined(waiting[1], *self._moment)
+            self._gpu.ledgers[self._index].work.joined(waiting[1], *self._moment)
 
     def query(self) -> bool:
         """The host is ahead of the card, so not the first time, unless the host has waited for it:
         code that bounds how far it is ahead (DeepSpeed's ZeRO-3) asks so. What is said to be done
         is done."""
         ledger = self._gpu.ledgers[self._index]
-        done = self._asked or ledger.has_reached(*self._moment)
+        done = self._asked or ledger.work.has_reached(*self._moment)
         self._asked = True
         if done:
-            ledger.synchronized(*self._moment)
+            ledger.work.synchronized(*self._moment)
         return done
 
     def synchronize(self) -> None:
         self._gpu.captures.check_waiting((self._index, self._moment[0]))
-        self._gpu.ledgers[self._index].synchronized(*self._moment)
+        self._gpu.ledgers[self._index].work.synchronized(*self._moment)
 
     def elapsed_time(self, end_event: Any) -> float:
         """Milliseconds, predicted (simulator/roofline.py); 0.0 for a card whose rates are not
@@ -131,7 +130,7 @@ class _Stream(torch.Stream):
         captures, ledger = self._gpu.captures, self._gpu.ledgers[self.device_index]
         captures.join(_place(self), captures.by_stream.get(_place(stream)))
         if stream.device_index == self.device_index:
-            ledger.joined(self.stream_id, stream.stream_id, ledger.launches)
+            ledger.work.joined(self.stream_id, stream.stream_id, ledger.work.launches)
 
     def record_event(self, event: Any = None) -> Any:
         event = torch.cuda.Event() if event is None else event
@@ -146,7 +145,7 @@ class _Stream(torch.Stream):
 
     def synchronize(self) -> None:
         self._gpu.captures.check_waiting(_place(self))
-        self._gpu.ledgers[self.device_index].synchronized(self.stream_id)
+        self._gpu.ledgers[self.device_index].work.synchronized(self.stream_id)
         self._gpu.clocks[self.device_index].synchronized()
 
     def __enter__(self) -> Any:
@@ -275,7 +274,7 @@ class _CUDAGraph:
         self._pool = captures.new_pool() if pool is None else tuple(getattr(pool, "id", pool))
         captured = self._captured = Captured(captures, gpu.ledger, self._pool)
         captures.by_stream[stream] = captured
-        self._launches = gpu.ledger.launches
+        self._launches = gpu.ledger.work.launches
         captured.ledger.divert(
             captured.pool,
             lambda asking: captures.by_stream.get((stream[0], asking)) is captured,
@@ -291,7 +290,7 @@ class _CUDAGraph:
             raise RuntimeError("Capture must end on the same stream it began on.")
         captures.end(captured)
         self._kernels = self._gpu.clock.captured(self._mark)
-        launched = self._gpu.ledger.launches > self._launches
+        launched = self._gpu.ledger.work.launches > self._launches
         if not (self._kernels if self._gpu.clock.on else launched):
             warnings.warn(
                 "The CUDA Graph is empty. This usually means that the graph was attempted to be "
@@ -304,7 +303,7 @@ class _CUDAGraph:
 
     def replay(self) -> None:
         self._check("replay")
-        self._gpu.ledger.launches += 1
+        self._gpu.ledger.work.launches += 1
         self._gpu.clock.replayed(self._kernels)
 
     def reset(self) -> None:

@@ -26,6 +26,7 @@ _DTYPES: Dict[str, torch.dtype] = {name: getattr(torch, name).dtype for name in 
 _RealGenerator = torch.Generator
 _Storage = torch.UntypedStorage
 _Base: Any = torch._C.StorageBase
+_device_of: Any = _Base.device.__get__  # PyTorch's own answer
 _EARLY = -1  # before torch's own locations, whose numbers start at 10 (torch/serialization.py)
 
 
@@ -149,12 +150,22 @@ def patch_types(gpu: ImaginaryGpu) -> None:
         original(t)
 
 
+def _copy_(self: Any, source: Any, non_blocking: Optional[bool] = None) -> Any:
+    if _device_of(self).type == "meta":
+        return self
+    return (
+        self.fill_(0)
+        if _device_of(source).type == "meta"
+        else _Base.copy_(self, source, non_blocking)
+    )
+
+
 def patch_storages(gpu: ImaginaryGpu) -> None:
     """Storages as a script handles them: made, resized, moved, restored from a file."""
-    device_of, real_resize, data_ptr = _Base.device.__get__, _Storage.resize_, _Storage.data_ptr
+    real_resize, data_ptr = _Storage.resize_, _Storage.data_ptr
 
     def on_card(storage: Any) -> bool:
-        return device_of(storage).type == "meta" and (
+        return _device_of(storage).type == "meta" and (
             not gpu.has_user_meta or storage._cdata in gpu.storages
         )
 
@@ -172,24 +183,15 @@ def patch_storages(gpu: ImaginaryGpu) -> None:
         return (
             torch.device("cuda", entry.ledger.index if entry is not None else 0)
             if on_card(self)
-            else device_of(self)
+            else _device_of(self)
         )
 
     def resize_(self: Any, nbytes: int) -> Any:
         real_resize(self, nbytes)
-        entry = gpu.storages.get(self._cdata) if device_of(self).type == "meta" else None
+        entry = gpu.storages.get(self._cdata) if _device_of(self).type == "meta" else None
         if entry is not None and entry.nbytes != self.nbytes():
             gpu.ledger.resized(entry, self.nbytes(), "UntypedStorage.resize_")
         return self
-
-    def copy_(self: Any, source: Any, non_blocking: Optional[bool] = None) -> Any:
-        if device_of(self).type == "meta":
-            return self
-        return (
-            self.fill_(0)
-            if device_of(source).type == "meta"
-            else _Base.copy_(self, source, non_blocking)
-        )
 
     def address(self: Any) -> int:
         if not on_card(self):
@@ -211,7 +213,7 @@ def patch_storages(gpu: ImaginaryGpu) -> None:
         device=property(device),
         is_cuda=property(on_card),
         resize_=resize_,
-        copy_=copy_,
+        copy_=_copy_,
         data_ptr=address,
         cuda=cuda,
     )

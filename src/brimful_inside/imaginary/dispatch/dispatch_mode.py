@@ -26,7 +26,7 @@ from brimful_inside.imaginary.operators.library_kernels import own_kernel
 from brimful_inside.imaginary.operators.temporaries import Held, Kernel, Transient
 from brimful_inside.imaginary.state.device import ImaginaryGpu, call_plainly
 from brimful_inside.imaginary.state.errors import Unsupported, different_devices
-from brimful_inside.imaginary.state.known_values import RULES, follows
+from brimful_inside.imaginary.state.known_values import Following
 from brimful_inside.imaginary.state.ledger import Block, Ledger
 from brimful_inside.imaginary.state.lock import one_at_a_time
 from brimful_inside.imaginary.state.tensors import META, C, Tensor, aten, empty, is_meta, tensors_in
@@ -87,10 +87,9 @@ class _Facts:
 
     __slots__ = (
         "blas",
-        "bounds",
         "composite",
         "cost",
-        "follows",
+        "following",
         "free",
         "fresh",
         "handler",
@@ -109,12 +108,11 @@ class _Facts:
         self.short = schema.split("::")[-1]
         overload = schema + "." + func._overloadname
         self.mixes = schema in MIXING or overload in MIXING or not schema.startswith("aten::")
-        self.bounds = func in RULES
         self.handler = handlers.get(func) or data_dependent.HANDLERS_BY_NAME.get(schema)
         # a library's kernel, whose own operations count
         self.own = None if self.handler is not None else own_kernel(func)
         self.handler = self.handler or self.own
-        self.follows = follows(func)
+        self.following = Following(func)
         self.in_place = self.short.endswith("_") and len(func._schema.returns) <= 1
         # torch.tensor: what it made comes into sight here
         self.fresh = self.short in ("lift_fresh", "lift")
@@ -253,7 +251,7 @@ class Operations(TorchDispatchMode):
 
     def _run_here(self, func: Any, facts: _Facts, args: Tuple, kwargs: Dict[str, Any]) -> Any:
         gpu, ledger, clock = self.gpu, self.gpu.ledger, self.gpu.clock
-        ledger.launches += 1
+        ledger.work.launches += 1
         if gpu.watch is not None:
             gpu.watch(args, kwargs)
         taken: List[Block] = []
@@ -264,12 +262,13 @@ class Operations(TorchDispatchMode):
                 out = gpu.remembered.run(gpu, func, args, kwargs, facts.handler)
             else:
                 out = (facts.handler or call_plainly)(gpu, func, args, kwargs)
-            doubtful = gpu.lengths.of(facts.short, args, out) if gpu.lengths.any else ()
+            rule, doubtful = facts.following.rule, ()
+            if gpu.lengths.any:
+                doubtful = gpu.lengths.of(facts.short, rule.shaped_by, args, out)
             for tensor in tensors_in(out):
                 _see(tensor, facts.name, ledger, doubtful)
-            gpu.known.follow(func, facts.follows, args, kwargs, out)
-            if facts.bounds or (gpu.bounds.any and facts.in_place):
-                gpu.bounds.ran(func, facts.in_place, args, out)
+            gpu.known.follow(func, facts.following, args, kwargs, out)
+            gpu.bounds.follow(rule.ones, facts.in_place, args, out)
             launched = facts.own is None or gpu.passed_over > passed_over
             if clock.on and not facts.free and launched:
                 clock.ran(facts.name, kernels_of(facts.cost, args, kwargs, out, gpu.classes))
@@ -372,7 +371,7 @@ def _to_copy(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) 
     ):
         gpu.host_waits()
     if device is not None and device.type != "meta" and is_meta(args[0]):
-        return gpu.read(args[0], kwargs.get("dtype"))
+        return gpu.known.read(args[0], kwargs.get("dtype"))
     if not is_meta(args[0]):
         return func(*args, **{**kwargs, "non_blocking": False})
     return func(*args, **kwargs)
@@ -397,7 +396,7 @@ def _copy_(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) ->
 
 def _scalar(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
     gpu.host_waits()
-    return gpu.value_of(args[0])
+    return gpu.known.value_of(args[0])
 
 
 def _equal(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> bool:
@@ -405,7 +404,7 @@ def _equal(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) ->
         return False
     # a check of PyTorch's C++ (istft): as bool() reads it
     if args[0].dtype == torch.bool and not args[0].dim():
-        return gpu.value_of(args[0]) == gpu.value_of(args[1])
+        return gpu.known.value_of(args[0]) == gpu.known.value_of(args[1])
     first, second = (gpu.known.values(arg) if is_meta(arg) else arg for arg in args[:2])
     return first is None or second is None or torch.equal(first, second)
 

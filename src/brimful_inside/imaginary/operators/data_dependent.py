@@ -265,9 +265,9 @@ def _still_true(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any
         args
         and isinstance(args[0], Tensor)
         and args[0].dtype == torch.bool
-        and gpu.is_true(args[0])
+        and gpu.known.is_true(args[0])
     ):
-        gpu.mark_true(out)
+        gpu.known.mark_true(out)
     return out
 
 
@@ -275,13 +275,13 @@ def function_handlers() -> Dict[Any, Callable]:
     return {
         Tensor.numpy: _numpy,
         Tensor.tolist: lambda gpu, func, args, kwargs: (
-            gpu.read(args[0]).tolist() if gpu.is_imaginary(args[0]) else func(*args)
+            gpu.known.read(args[0]).tolist() if gpu.is_imaginary(args[0]) else func(*args)
         ),
         Tensor.data_ptr: _data_ptr,
         **dict.fromkeys((torch.allclose, Tensor.allclose), _allclose),
         **dict.fromkeys(
             (torch.isfinite, Tensor.isfinite),
-            lambda gpu, func, args, kwargs: gpu.mark_true(func(*args, **kwargs)),
+            lambda gpu, func, args, kwargs: gpu.known.mark_true(func(*args, **kwargs)),
         ),
         **{
             getattr(owner, name): _still_true
@@ -373,7 +373,7 @@ def _patch_printing(gpu: ImaginaryGpu) -> None:
     def _str(self: Tensor, *, tensor_contents: Any = None) -> str:
         if not gpu.holds(self):
             return real(self, tensor_contents=tensor_contents)
-        text = real(gpu.read(self), tensor_contents=tensor_contents)
+        text = real(gpu.known.read(self), tensor_contents=tensor_contents)
         suffix = ", device='%s'" % gpu.device_of(self)
         if self.grad_fn is not None:
             suffix += ", grad_fn=<%s>" % type(self.grad_fn).__name__

@@ -4,12 +4,10 @@ them here."""
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import threading
 from collections import Counter
 from contextlib import contextmanager
-from functools import partial
 from typing import (
     Any,
     Callable,
@@ -18,18 +16,17 @@ from typing import (
     Iterable,
     Iterator,
     Optional,
-    TextIO,
     Tuple,
-    Union,
 )
 
 import torch
 
+from brimful_inside.imaginary.state.cards import Cards, OpenTrace
 from brimful_inside.imaginary.state.clock import Clock
 from brimful_inside.imaginary.state.errors import cuda_error
 from brimful_inside.imaginary.state.garbage import Garbage
-from brimful_inside.imaginary.state.known_values import FEW, Bounds, Known, Lengths
-from brimful_inside.imaginary.state.ledger import LateTrace, Ledger
+from brimful_inside.imaginary.state.known_values import Known
+from brimful_inside.imaginary.state.ledger import Ledger
 from brimful_inside.imaginary.state.lock import one_at_a_time
 from brimful_inside.imaginary.state.patches import Patches, replaced
 from brimful_inside.imaginary.state.streams import Captures, CurrentStreams
@@ -39,22 +36,16 @@ from brimful_inside.imaginary.state.tensors import (
     META,
     Pinned,
     Tensor,
-    entry_of,
     is_meta,
     plain_parts,
     tensors_in,
-    zeros_on_host,
 )
+from brimful_inside.imaginary.state.upper_bounds import Bounds, Lengths
 from brimful_inside.simulator.allocator import CachingAllocator
 from brimful_inside.simulator.allocator_settings import AllocatorSettings, settings_in, spelled
 from brimful_inside.simulator.roofline import PEER
-from brimful_inside.simulator.trace import TRACE_VERSION, PhaseWas, Scaler, Step, encode_row
 from brimful_inside.wire import Card
 
-# Of these a mask is made that the host may select by: what is not 0, and what is before a length.
-_SELECTS = tuple("aten.%s." % name for name in ("_to_copy", "le", "lt", "ge", "gt"))
-
-OpenTrace = Union[None, TextIO, Callable[[int], TextIO]]
 #: (gpu, function or operation, args, kwargs) -> what the card answers
 Handler = Callable[["ImaginaryGpu", Any, Tuple, Dict[str, Any]], Any]
 
@@ -143,8 +134,6 @@ class ImaginaryGpu:
     initialize: Callable[[], None]  # PyTorch's own torch.cuda._lazy_init
     # gets the arguments of every operation on the card
     watch: Optional[Callable[[Tuple, Dict[str, Any]], None]] = None
-    # a step or a phase is over (attribution.repeats.Repeats)
-    stretch_ends: Callable[[], None] = staticmethod(lambda: None)
     annotations: Any = None  # attribution.annotations.Annotations, where a trace says who allocates
     # torch functions are seen again: one handler in terms of others
     functions: Callable[[], ContextManager[Any]]
@@ -159,8 +148,7 @@ class ImaginaryGpu:
         trace: OpenTrace = None,
         settings: Optional[AllocatorSettings] = None,
     ):
-        """`trace`: a file for the one card, or what opens the file of card i when that is first
-        used. `settings`: the allocator's, with which a replay of the trace begins; None: the
+        """As of `Cards`. `settings`: with which a replay of the trace begins; None: the
         environment's."""
         self.card = card
         self.count = count
@@ -171,20 +159,13 @@ class ImaginaryGpu:
         self.patches = Patches()
         self.pinned = Pinned()
         self.garbage = Garbage()
-        self.storages: Dict[int, Any] = {}  # of all cards, by StorageImpl's address
+        settings = settings_in(os.environ) if settings is None else settings
+        self.cards = Cards(card, count, capacity_bytes, settings, trace, self.streams, self.garbage)
+        self.storages, self.ledgers = self.cards.storages, self.cards.ledgers
+        self.clocks = self.cards.clocks
         self.known, self.bounds = Known(self.storages), Bounds(self.storages)
         self.lengths = Lengths(self.storages)
-        self.clocks = [Clock(card) for _ in range(count)]
-        self.has_trace = trace is not None
-        settings = settings_in(os.environ) if settings is None else settings
-        self.ledgers = [
-            self._new_ledger(
-                index, CachingAllocator(capacity_bytes, settings, card.total_bytes), trace
-            )
-            for index in range(count)
-        ]
         self.approximations: Dict[str, int] = Counter()
-        self.unknown_read = False  # the host read a value that nobody can know
         # calls of compiled code that did nothing, in the operation that runs (library_kernels.py)
         self.passed_over = 0
         self.split_over = 1  # so many cards share a batch (nn.DataParallel)
@@ -202,30 +183,11 @@ class ImaginaryGpu:
         self.in_bad_fork = False
         self.is_open = True
 
-    def _new_ledger(self, index: int, allocator: CachingAllocator, trace: OpenTrace) -> Ledger:
-        file: Any = LateTrace(partial(trace, index), self._header) if callable(trace) else trace
-        if file is not None and file is trace:
-            file.write(self._header())
-        return Ledger(
-            allocator, self.card, file, partial(self.streams.of, index), index, self.storages
-        )
-
-    def _header(self) -> str:
-        header = {
-            "trace_version": TRACE_VERSION,
-            "card": self.card.name,
-            "capability": list(self.card.capability),
-        }
-        return json.dumps({**header, "torch": torch.__version__}) + "\n"
-
     def insert(self, card: Card, capacity_bytes: Optional[int]) -> None:
         """The cards become ones like `card`, in a process that begins. Not once they were used."""
         self.card = card
         self.counted = self.in_bad_fork = False
-        self.clocks[:] = [Clock(card) for _ in range(self.count)]
-        for ledger in self.ledgers:
-            ledger.card = card
-            ledger.allocator.insert(capacity_bytes, card.total_bytes)
+        self.cards.insert(card, capacity_bytes)
 
     # --- the life of the cards ---
 
@@ -234,78 +196,20 @@ class ImaginaryGpu:
         that are left are meta tensors from now on. Raises OSError for a full disk, once torch is as
         it was."""
         try:
-            self.end_trace()
+            self.cards.end_trace()
         finally:
             self.is_open = False
             self.patches.restore()
-            self._forget()
+            self.cards.forget()
             self.function_handlers.clear()
             self.garbage.leave()
-
-    def _forget(self) -> None:
-        for ledger in self.ledgers:
-            ledger.forget()
 
     def forked(self) -> None:
         """This is a child process, for which PyTorch refuses the cards where the parent has used
         them, or counted them through the driver."""
         self.in_bad_fork = self.is_open and (self.touched or self.counted)
-        if self.in_bad_fork and self.touched:
-            self._forget()
-
-    @one_at_a_time
-    def phase(self, name: str) -> None:
-        """From here on peaks belong to phase `name`."""
-        self.stretch_ends()
-        self.garbage.poll()
-        for clock, ledger in zip(self.clocks, self.ledgers):
-            clock.phase(name)
-            ledger.phase(name)
-
-    def phase_was(self, name: str) -> None:
-        """The peaks since the latest call of `phase` belong to phase `name`."""
-        for ledger in self.ledgers:
-            ledger.note(PhaseWas(name))
-
-    @one_at_a_time
-    def step(self, number: int, counts: bool = True) -> None:
-        """The `number`-th optimizer step is complete. `counts`: it shows how long a step takes."""
-        self.stretch_ends()
-        self.garbage.poll()
-        for clock, ledger in zip(self.clocks, self.ledgers):
-            clock.step(counts)
-            ledger.note(Step(number))
-
-    @one_at_a_time
-    def scaler_decides(self) -> None:
-        """A GradScaler decides whether the optimizer step that follows is made."""
-        for ledger in self.ledgers:
-            ledger.note(Scaler())
-
-    def on_out_of_memory(self, callback: Callable[[BaseException], None]) -> None:
-        """`callback` gets every torch.OutOfMemoryError before one is raised; the script may catch
-        it and go on.
-
-        It is called at the allocation, with an exception of the same message that never had a
-        traceback."""
-        for ledger in self.ledgers:
-            ledger.on_out_of_memory = callback
-
-    @one_at_a_time
-    def end_trace(self) -> None:
-        """As `flush`, with what ran in the last complete step and outside of the training: nothing
-        more is to come."""
-        if self.has_trace and self.is_open and not self.in_bad_fork:
-            for clock, ledger in zip(self.clocks, self.ledgers):
-                at_the_end = (*clock.last_step(), *clock.outside_work())
-                ledger.note_lines("".join(encode_row(row) + "\n" for row in at_the_end))
-        self.flush()
-
-    def flush(self) -> None:
-        """All rows are in the trace files."""
-        if self.is_open and not self.in_bad_fork:
-            for ledger in self.ledgers:
-                ledger.flush()
+        if self.in_bad_fork:
+            self.cards.forget()
 
     @one_at_a_time
     def touch(self) -> None:
@@ -325,9 +229,8 @@ class ImaginaryGpu:
         """PyTorch reads the allocator's settings from the environment once, at their first use: the
         script may have set, replaced or removed them by then."""
         wanted = settings_in(os.environ)
-        for ledger in self.ledgers if not self._settings_read else ():
-            if ledger.allocator.settings != wanted:
-                ledger.change_settings(spelled(wanted))
+        if not self._settings_read and self.ledgers[0].allocator.settings != wanted:
+            self.cards.change_settings(spelled(wanted))
         self._settings_read = True
 
     @one_at_a_time
@@ -391,7 +294,7 @@ class ImaginaryGpu:
         """The host waits for the current stream: a value is read, or a copy was not asked to go on
         without it."""
         self.captures.check_waiting(self.current_stream())
-        self.ledger.synchronized(self.streams.current)
+        self.ledger.work.synchronized(self.streams.current)
 
     def memory_info(self, device: Any = None) -> Tuple[int, int]:
         """Free and total bytes of a card (None: the current one), as torch.cuda.mem_get_info()
@@ -442,39 +345,3 @@ class ImaginaryGpu:
         self.has_user_meta = True
         with replaced(self.here, "user_meta", True):
             yield
-
-    # --- what the host reads ---
-
-    def value_of(self, tensor: Tensor) -> Any:
-        """The one element of `tensor` as the host reads it."""
-        return self.is_true(tensor) or self.read(tensor).item()
-
-    def read(self, tensor: Tensor, dtype: Optional[torch.dtype] = None) -> Tensor:
-        """What the host gets when it reads `tensor`: a new tensor of the numbers that are known,
-        else of zeros. A few numbers that are no whole ones (a loss, a norm, a sum and its count)
-        are 1, since scripts divide by them and take their logarithm. A mask selects everything, as
-        it does on the card (`aten.nonzero`); what says whether something is the end or equal
-        (`aten.eq`) is false."""
-        known = self.known.values(tensor)
-        if known is not None:
-            return known.to(dtype or tensor.dtype, copy=True)
-        self.unknown_read = True
-        is_one = tensor.is_floating_point() and (
-            tensor.numel() == 1 or (tensor.dim() == 1 and tensor.numel() <= FEW)
-        )
-        if tensor.dtype == torch.bool and tensor.dim():
-            entry = entry_of(self.storages, tensor)
-            is_one = entry is not None and entry.op.startswith(_SELECTS)
-        read = zeros_on_host(tensor, dtype)
-        return read.fill_(1) if is_one else read
-
-    def mark_true(self, tensor: Tensor) -> Tensor:
-        """`tensor` is known to hold nothing but True (of isfinite, say)."""
-        entry = entry_of(self.storages, tensor) if is_meta(tensor) else None
-        if entry is not None:
-            entry.known_true = True
-        return tensor
-
-    def is_true(self, tensor: Tensor) -> bool:
-        entry = entry_of(self.storages, tensor) if is_meta(tensor) else None
-        return entry is not None and entry.known_true

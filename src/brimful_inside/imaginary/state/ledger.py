@@ -7,7 +7,6 @@ the queue off."""
 
 from __future__ import annotations
 
-import itertools
 import threading
 import weakref
 from collections import deque
@@ -21,7 +20,6 @@ from typing import (
     NoReturn,
     Optional,
     Sequence,
-    Set,
     TextIO,
     Tuple,
 )
@@ -30,18 +28,16 @@ import torch
 
 from brimful_inside.imaginary.state.errors import out_of_memory
 from brimful_inside.imaginary.state.lock import one_at_a_time
+from brimful_inside.imaginary.state.streams import PrivatePools, StreamWork
+from brimful_inside.imaginary.state.trace_file import TraceWriter
 from brimful_inside.simulator import trace as rows
-from brimful_inside.simulator.allocator import CachingAllocator, CardFull, Retired, rounded_size
+from brimful_inside.simulator.allocator import CachingAllocator, CardFull, rounded_size
 from brimful_inside.simulator.snapshot import History
 from brimful_inside.simulator.workspaces import OF_PLANS, bytes_of
 from brimful_inside.wire import Card
 
-PoolId = Tuple[int, int]  # of a private pool, as PyTorch numbers them
 Block = Tuple[int, int]  # of an allocation: its number in the trace, and its address
 
-# How many kernels the host may be ahead of the card: beyond some thousand the driver's launch queue
-# is full and launching waits. 1024 is what people see; NVIDIA documents no figure (assumed).
-RUN_AHEAD = 1024
 ONE_EXBIBYTE = 1 << 60  # NativeCachingAllocator::allocate
 # Of the table of storages: a card takes out an entry while another one may put in the next of the
 # same address. Frees take no other lock, so that this is one of its own.
@@ -93,27 +89,12 @@ class Ledger:
         self.history: Optional[History] = None  # while the script records one
         self.index = index
         self.storages = storages  # by StorageImpl's address
-        self.launches = 0  # kernels so far
-        # those that the host has waited for, by stream; None: by all streams
-        self._reached: Dict[Optional[int], int] = {}
-        # streams that wait for others: (which, launches by then, for whom, its first so many)
-        self._joins: Deque[Tuple[int, int, int, int]] = deque(maxlen=RUN_AHEAD)
+        self.work = StreamWork()
+        self.pools = PrivatePools()
+        self.trace = TraceWriter(trace)
         self._stream = stream
         # PyTorch's number to the trace's, by first allocation, so that two runs agree
         self._streams: Dict[int, int] = {0: 0}
-        self._last_stream = 0  # of the trace's row before
-        # private pools in use: id, which streams they serve, and whether a graph is captured
-        self._diverted: List[Tuple[Any, Callable[[int], bool], bool]] = []
-        self._pools: Dict[Any, int] = {}  # PyTorch's id to the trace's number
-        self._pool_numbers, self._last_pool = itertools.count(1), 0
-        # number, block, streams, launches when it was retired
-        self._waiting: List[Tuple[int, Retired, Set[int], int]] = []
-        self._trace = trace
-        # who allocates (attribution.annotations.CallSites), where the trace is to say it
-        self.call_sites: Any = None
-        # of the card, by first allocation, so that its trace does not depend on other threads
-        self._sites: Dict[Any, int] = {}
-        self._site = -1  # of the trace's malloc before
         self._lock = threading.Lock()
         self._freed: Deque[_Storage] = deque()
         self.allocations = 0  # so far
@@ -121,7 +102,7 @@ class Ledger:
 
     def add(self, storage: torch.UntypedStorage, op: str, at_most: int = 0) -> None:
         """`storage` is new on the card. `at_most`: so long is a dimension whose length is an upper
-        bound (known_values.py: Lengths)."""
+        bound (upper_bounds.py: Lengths)."""
         nbytes = storage.nbytes()
         entry = _Storage(storage, self._on_freed)
         entry.key, entry.ledger, entry.nbytes = storage._cdata, self, nbytes
@@ -146,36 +127,8 @@ class Ledger:
             entry.used_by = {**used_by, stream: captured}
 
     @one_at_a_time
-    def synchronized(self, stream: Optional[int] = None, launches: Optional[int] = None) -> None:
-        """The host has waited for `stream` (None: for the card), or for its first so many
-        `launches`, and with it for what that stream had waited for."""
-        reached = {stream: self.launches if launches is None else launches}
-        for waiting, at, other, first in reversed(self._joins):
-            if at < reached.get(waiting, -1):
-                reached[other] = max(reached.get(other, -1), first)
-        for by, first in reached.items():
-            self._reached[by] = max(self._reached.get(by, -1), first)
-        for _, _, streams, retired_at in self._waiting:
-            if stream is None:
-                streams.clear()
-            streams.difference_update(by for by in reached if retired_at <= reached[by])
-
-    @one_at_a_time
-    def joined(self, stream: int, other: int, launches: int) -> None:
-        """What `stream` is given from now on runs after the first so many `launches` of `other`."""
-        if stream != other:
-            self._joins.append((stream, self.launches, other, launches))
-
-    def has_reached(self, stream: int, launches: int) -> bool:
-        """Whether the host has waited for the first so many `launches` of `stream`, or could not
-        have launched what came since otherwise."""
-        known = max(self._reached.get(by, -1) for by in (stream, None))
-        return launches <= known or self.launches - launches >= RUN_AHEAD
-
-    @one_at_a_time
     def resized(self, entry: _Storage, nbytes: int, op: str) -> None:
-        """The storage of `entry` has another size now. PyTorch takes the new block before it gives
-        the old one back."""
+        """The storage of `entry` has another size. PyTorch takes the new block first."""
         if entry.ledger is not self:  # of another card
             return entry.ledger.resized(entry, nbytes, op)
         new = self.reserve(nbytes, op) if nbytes else (0, 0)
@@ -196,8 +149,7 @@ class Ledger:
             self.release(number, address)
 
     def pass_by(self, sizes: Sequence[int], op: str) -> None:
-        """Memory of these sizes is there together, and gone again; also where there is not room for
-        all of it."""
+        """Memory of these sizes is there together, and gone again, also where it has no room."""
         held: List[Block] = []
         try:
             for nbytes in filter(None, sizes):
@@ -209,8 +161,8 @@ class Ledger:
         """The imaginary card is gone: later frees are not written."""
         self._open = False
         self.storages.clear()
-        self._waiting = []
-        self._trace = None
+        self.work.retired = []
+        self.trace.forget()
 
     def phase(self, name: str) -> None:
         self._do(rows.Phase(name), self.allocator.reset_peaks)
@@ -218,54 +170,37 @@ class Ledger:
     def empty_cache(self) -> None:
         self._do(rows.EmptyCache(), self.allocator.empty_cache)
 
-    def _do(self, row: Any, action: Callable[..., None], *args: int) -> None:
+    def _do(self, row: Any, action: Callable[..., None], *args: Any) -> None:
         """Writes a row of the trace, and does the same with the allocator."""
         with self._lock:
             self._give_back_freed()
-            self._write(rows.encode_row(row) + "\n")
             action(*args)
+            self.trace.row(row)
 
     @one_at_a_time
     def divert(self, pool: Any, serves: Callable[[int], bool], captures: bool = False) -> None:
         """From here on the private pool `pool` serves the streams for which `serves` is true
         (beginAllocateToPool), for a capture of what they do where `captures` is set."""
-        if any(pool == other for other, *_ in self._diverted):
-            raise RuntimeError("beginAllocateToPool: already recording to mempool_id")
-        self._diverted.append((pool, serves, captures))
+        self.pools.divert(pool, serves, captures)
         if captures:
             self._do(rows.Capture(True), self.allocator.capture, True)
 
     @one_at_a_time
     def end_divert(self, pool: Any) -> None:
         """The end of `divert`. What the pool gave stays its own (endAllocateToPool)."""
-        ended = [scope for scope in self._diverted if scope[0] == pool]
-        self._diverted = [scope for scope in self._diverted if scope[0] != pool]
-        if any(captures for *_, captures in ended):
+        if self.pools.end_divert(pool):
             self._do(rows.Capture(False), self.allocator.capture, False)
 
     @one_at_a_time
     def release_pool(self, pool: Any, empty: bool = False) -> None:
         """A private pool has no users any more. With `empty`, its free segments are given back
         now."""
-        number = self._pools.pop(pool, None)
+        number = self.pools.release(pool)
         if number is None or not self._open:
             return
         self._do(rows.ReleasePool(number), self.allocator.release_pool, number)
         if empty:
             self._do(rows.EmptyPool(number), self.allocator.empty_pool, number)
-
-    @one_at_a_time
-    def pool_number(self, pool: Any) -> int:
-        """The trace's number of a private pool, by first use; a pool that was released comes back
-        as another one."""
-        if pool not in self._pools:
-            self._pools[pool] = next(self._pool_numbers)
-        return self._pools[pool]
-
-    def pool_id(self, number: int) -> PoolId:
-        """PyTorch's id of the private pool that has this number, while it is in use; (0, 0) for the
-        general ones."""
-        return next((pool for pool, known in self._pools.items() if known == number), (0, number))
 
     def stream_of(self, number: int) -> int:
         """PyTorch's number of the stream that has this one in the trace."""
@@ -279,22 +214,12 @@ class Ledger:
         """As `note`, for rows that are encoded already."""
         with self._lock:
             self._give_back_freed()
-            self._write(lines)
+            self.trace.lines(lines)
 
     def change_settings(self, text: str) -> None:
         """The allocator's settings are others from now on. Raises ValueError for what it does not
         know."""
-        with self._lock:
-            self.allocator.change_settings(text)
-            self._write(rows.encode_row(rows.Settings(text)) + "\n")
-
-    def flush(self) -> None:
-        if self._trace is not None:
-            self._trace.flush()
-
-    def _write(self, line: str) -> None:
-        if self._trace is not None:
-            self._trace.write(line)
+        self._do(rows.Settings(text), self.allocator.change_settings, text)
 
     @one_at_a_time
     def reserve(
@@ -311,17 +236,12 @@ class Ledger:
             self._refuse("CUDA out of memory. Tried to allocate more than 1EB memory.")
         with self._lock:
             self._give_back_freed()
-            if self._waiting and not self.allocator.capturing:
-                self._process_events()
+            # PyTorch polls at each malloc (process_events)
+            for block in () if self.allocator.capturing else self.work.done():
+                self.allocator.ready(block[1])
+                self.trace.row(rows.Ready(block[0]))
             stream = self._stream()
-            pool = next(
-                (
-                    self.pool_number(own)
-                    for own, serves, _ in self._diverted[::-1]
-                    if serves(stream)
-                ),
-                0,
-            )
+            pool = self.pools.serving(stream)
             stream = self._streams.setdefault(stream, len(self._streams))
             full = None
             try:
@@ -335,16 +255,8 @@ class Ledger:
                     self.history.note("oom", free, size, size, stream, pool)
             if full is None or formula in OF_PLANS:
                 self.allocations = number = self.allocations + 1
-                if self._trace is not None:
-                    self._write_context(stream, pool)
-                    tail = (
-                        ""
-                        if formula is None
-                        else ',"%s",[%s]' % (formula, ",".join(map(str, args)))
-                    )
-                    self._trace.write('["malloc",%d,%d,"%s"%s]\n' % (number, nbytes, op, tail))
-                    if at_most:
-                        self._trace.write('["at_most",%d]\n' % number)
+                self.trace.context(stream, pool)
+                self.trace.malloc(number, nbytes, op, formula, args, at_most)
                 return number, address
         allowed = self.allocator.memory.allowed_bytes
         for observer in tuple(self.observers):
@@ -366,57 +278,22 @@ class Ledger:
             self.on_out_of_memory(torch.OutOfMemoryError(message))
         raise torch.OutOfMemoryError(message)
 
-    def _write_context(self, stream: int, pool: int) -> None:
-        """What differs from the allocation before: stream, pool and site."""
-        if stream != self._last_stream:
-            self._last_stream = stream
-            self._write(rows.encode_row(rows.Stream(stream)) + "\n")
-        if pool != self._last_pool:
-            self._last_pool = pool
-            self._write(rows.encode_row(rows.Pool(pool)) + "\n")
-        if self.call_sites is None:
-            return
-        number, new = self.call_sites.current(self._sites)
-        if new is not None:
-            self._write(rows.encode_row(new) + "\n")
-        if number != self._site:
-            self._site = number
-            self._write('["at",%d]\n' % number)
-
     def _free(self, number: int, address: int) -> None:
         self.allocator.free(address)
-        if self._trace is not None:
-            self._trace.write('["free",%d]\n' % number)
+        self.trace.lines('["free",%d]\n' % number)
 
     def _give_back(self, entry: _Storage) -> None:
         """The block of `entry` is not needed any more: free, once other streams that used it are
         done."""
         if entry.id and entry.used_by:
             retired: Any = self.allocator.retire(entry.address)
-            self._write(rows.encode_row(rows.Retire(entry.id)) + "\n")
+            self.trace.row(rows.Retire(entry.id))
             # a capture is over before what it recorded is used again: that waits for no stream
             capturing = self.allocator.capturing
             streams = {by for by, captured in entry.used_by.items() if not (captured and capturing)}
-            self._waiting.append((entry.id, retired, streams, self.launches))
+            self.work.retire((entry.id, retired), streams)
         elif entry.id:
             self._free(entry.id, entry.address)
-
-    def _process_events(self) -> None:
-        """Blocks whose streams are done return to their pools; PyTorch polls at each malloc
-        (process_events).
-
-        A card's host runs ahead. So the streams are taken to be done when the host has waited for
-        them, or when so much was launched since that the driver's queue would have made it wait:
-        the block returns no sooner than on a card."""
-        waiting = []
-        for block in self._waiting:
-            number, retired, streams, retired_at = block
-            if streams and self.launches - retired_at < RUN_AHEAD:
-                waiting.append(block)
-            else:
-                self.allocator.ready(retired)
-                self._write(rows.encode_row(rows.Ready(number)) + "\n")
-        self._waiting = waiting
 
     def _on_freed(self, entry: Any) -> None:
         if self._open:
@@ -424,8 +301,7 @@ class Ledger:
             self._work_off()
 
     def _work_off(self) -> None:
-        """Frees what is in the queue, unless another thread is at it: that one will see the new
-        ones as well."""
+        """Frees what is in the queue, unless another thread is at it, which will see it too."""
         while self._freed and self._lock.acquire(blocking=False):
             try:
                 self._give_back_freed()
@@ -440,26 +316,3 @@ class Ledger:
                 if self.storages.get(entry.key) is entry:
                     del self.storages[entry.key]
             self._give_back(entry)
-
-
-class LateTrace:
-    """Takes lines as a file does, and opens the file with the first allocation: a card that is
-    never used leaves none."""
-
-    def __init__(self, open_file: Callable[[], TextIO], header: Callable[[], str]):
-        self._open_file, self._header = open_file, header
-        self._early: List[str] = []
-        self._file: Optional[TextIO] = None
-
-    def write(self, line: str) -> int:
-        if self._file is not None:
-            return self._file.write(line)
-        self._early.append(line)
-        if line.startswith('["malloc"'):
-            self._file = self._open_file()
-            self._file.write(self._header() + "".join(self._early))
-        return len(line)
-
-    def flush(self) -> None:
-        if self._file is not None:
-            self._file.flush()

@@ -127,7 +127,7 @@ class ImaginaryMeter(DeviceMeter):
         # (allocated, reserved) of each card until the last phase began
         self._highest: Dict[int, Tuple[int, int]] = {}
         self.context_bytes: int = context_bytes
-        self.on_out_of_memory = gpu.on_out_of_memory
+        self.on_out_of_memory = gpu.cards.on_out_of_memory
 
     def insert(self, card: Card, capacity_bytes: Optional[int]) -> None:
         """This card in place of the one that the process entered with and has not used."""
@@ -141,20 +141,20 @@ class ImaginaryMeter(DeviceMeter):
             self._keep(index)
             self._peaks.reset_by_probe(index, lambda: None)
         self._keep(0)
-        self._peaks.reset_by_probe(0, lambda: self._gpu.phase(phase))
+        self._peaks.reset_by_probe(0, lambda: self._gpu.cards.phase(phase))
 
     def phase_was(self, name: str) -> None:
-        self._gpu.phase_was(name)
+        self._gpu.cards.phase_was(name)
 
     def _keep(self, index: int) -> None:
         before, now = self._highest.get(index, (0, 0)), self._peaks.peaks(index)
         self._highest[index] = (max(before[0], now[0]), max(before[1], now[1]))
 
     def step(self, number: int, counts: bool) -> None:
-        self._gpu.step(number, counts)
+        self._gpu.cards.step(number, counts)
 
     def scaler_decides(self) -> None:
-        self._gpu.scaler_decides()
+        self._gpu.cards.scaler_decides()
 
     def alive_bytes(self, settle: bool) -> Optional[int]:
         if settle:
@@ -162,7 +162,7 @@ class ImaginaryMeter(DeviceMeter):
         return max(ledger.allocator.allocated for ledger in self._gpu.ledgers)
 
     def operations(self) -> int:
-        return sum(ledger.launches for ledger in self._gpu.ledgers)
+        return sum(ledger.work.launches for ledger in self._gpu.ledgers)
 
     def peaks(self) -> Peaks:
         allocated, reserved = _fullest(
@@ -182,7 +182,7 @@ class ImaginaryMeter(DeviceMeter):
 
     @guarded
     def flush(self) -> None:
-        self._gpu.end_trace()
+        self._gpu.cards.end_trace()
 
     @property
     def trace_file(self) -> Optional[str]:
@@ -193,7 +193,7 @@ class ImaginaryMeter(DeviceMeter):
         return {
             **super().read(),
             "approximations": {str(name): int(n) for name, n in self._gpu.approximations.items()},
-            "unknown_read": self._gpu.unknown_read,
+            "unknown_read": self._gpu.known.unknown_read,
             "communicators": sorted(self._gpu.communicators.values()),
             "split_over": self._gpu.split_over,
             "alike": sorted(map(list, self._gpu.machine.alike)),

@@ -125,9 +125,9 @@ def test_a_step_and_a_phase_begin_the_count_anew(gpu):
     model = Model().cuda().eval()
     evaluated(model, batches(1))
     evaluated(model, batches())
-    gpu.step(1)
+    gpu.cards.step(1)
     evaluated(model, batches())
-    gpu.phase("eval")
+    gpu.cards.phase("eval")
     evaluated(model, batches())
     assert model.ran == 1 + 3 * RUN
 

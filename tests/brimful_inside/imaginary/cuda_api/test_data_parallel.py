@@ -48,11 +48,11 @@ def test_gradients_come_together_on_the_first_card(three, allocated):
 
 def exchanged(gpu, work) -> list[int]:
     """Bytes over the link of each card in a step."""
-    gpu.step(1)
+    gpu.cards.step(1)
     for clock in gpu.clocks:
         clock.last_step()
     work()
-    gpu.step(2)
+    gpu.cards.step(2)
     return [
         sum(kernel.bytes for kernel in clock.last_step() if kernel.kind == "peer")
         for clock in gpu.clocks

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from brimful_inside.imaginary import Unsupported
-from brimful_inside.imaginary.state import ledger
+from brimful_inside.imaginary.state import streams
 from brimful_inside.simulator.roofline import BY_GRAPH
 from brimful_inside.simulator.trace import EmptyPool, Pool, Ready, ReleasePool, Retire, Stream
 from tests.brimful_inside.imaginary.conftest import played, rows
@@ -135,7 +135,7 @@ def test_the_host_that_waits_for_a_stream_has_waited_for_what_that_one_waited_fo
 
 
 def test_the_host_runs_ahead_no_farther_than_the_launch_queue(gpu, monkeypatch):
-    monkeypatch.setattr(ledger, "RUN_AHEAD", 20)
+    monkeypatch.setattr(streams, "RUN_AHEAD", 20)
     tensor, counter = used_by_main(), torch.zeros(1, device="cuda")
     del tensor
     kept = []

@@ -68,10 +68,10 @@ def held(zero, half):
         engine.backward(loss)
         backward = torch.cuda.memory_stats()["requested_bytes.all.peak"] - before
         del loss
-        gpu.step(number)
+        gpu.cards.step(number)
         gpu.clock.last_step()
         engine.step()
-    gpu.step(2)
+    gpu.cards.step(2)
     rows = gpu.clock.last_step()
     update = ("an optimizer", "aten._fused")
     updates = {row.kind: row.bytes for row in rows if row.op.startswith(update)}

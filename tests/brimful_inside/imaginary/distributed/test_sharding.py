@@ -65,10 +65,10 @@ def test_ddp_keeps_weights_buckets_and_gradients_unless_these_are_views_of_the_b
 
 def exchanged(gpu, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
     """Bytes over the card's link in a step, by kind."""
-    gpu.step(1)
+    gpu.cards.step(1)
     gpu.clock.last_step()
     step(model, optimizer)
-    gpu.step(2)
+    gpu.cards.step(2)
     kernels = gpu.clock.last_step()
     return {
         kind: sum(kernel.bytes for kernel in kernels if kernel.kind == kind)

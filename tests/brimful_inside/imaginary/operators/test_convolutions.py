@@ -38,7 +38,7 @@ def workspaces(gpu, trace_file) -> dict[str, int]:
 
 
 def traced(gpu, trace_file, kind: type) -> list:
-    gpu.flush()
+    gpu.cards.flush()
     return [row for row in rows(trace_file).rows if isinstance(row, kind)]
 
 

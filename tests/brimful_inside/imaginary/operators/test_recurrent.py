@@ -44,7 +44,7 @@ def test_a_packed_lstm_takes_what_cudnn_took_on_a_card(gpu, trace_file, count):
     data = torch.randn(512, 120, 16, device="cuda")
     packed = nn.utils.rnn.pack_padded_sequence(data, lengths, batch_first=True)
     nn.utils.rnn.pad_packed_sequence(model(packed)[0], batch_first=True)[0].sum().backward()
-    gpu.flush()
+    gpu.cards.flush()
     sizes = [row.nbytes for row in rows(trace_file).rows if isinstance(row, Malloc)]
     assert [sizes.count(size) for size in SEEN[count]] == [3, 1], (
         "the workspace forward, and for either gradient"

@@ -305,17 +305,17 @@ def test_a_recurrent_network_has_one_product_for_what_comes_in_and_one_a_time_st
 
 def train(gpu, steps: int) -> None:
     model, optimizer, data = small_training()
-    gpu.phase("train")
+    gpu.cards.phase("train")
     for step in range(steps):
         model(data).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
-        gpu.step(step + 1)
+        gpu.cards.step(step + 1)
 
 
 def test_the_trace_ends_with_what_ran_in_its_last_step_and_with_that_alone(gpu, trace_file):
     train(gpu, 3)
-    gpu.phase("eval")
+    gpu.cards.phase("eval")
     torch.randn(9, 9, device="cuda") @ torch.randn(9, 9, device="cuda")
     gpu.leave()
     trace = decode(trace_file.getvalue().splitlines())
@@ -364,14 +364,14 @@ def test_a_step_that_does_not_count_is_timed_only_where_there_is_no_other(gpu):
     epoch ends with."""
     a = torch.randn(8, 8, device="cuda")
     a + 1
-    gpu.step(1, counts=False)
+    gpu.cards.step(1, counts=False)
     a @ a
-    gpu.step(2)
+    gpu.cards.step(2)
     (a * 2).cpu()
-    gpu.step(3, counts=False)
+    gpu.cards.step(3, counts=False)
     assert short(gpu.clock.last_step()) == ["mm"]
     a + 1
-    gpu.step(4, counts=False)
+    gpu.cards.step(4, counts=False)
     assert short(gpu.clock.last_step()) == ["add"]
 
 
@@ -390,31 +390,31 @@ def test_rows_of_another_phase_are_dropped_by_the_way_and_events_read_the_same_t
 
     def step() -> None:
         x.sigmoid()
-        gpu.phase("encoding")
+        gpu.cards.phase("encoding")
         encode()
-        gpu.phase("train")
+        gpu.cards.phase("train")
         x.tanh()
 
     encode()  # the clock starts with the first event
     kept = encode()
     monkeypatch.setattr(module, "MOST_ROWS_AWAY", 10)
     assert short(ran(gpu, step)) == ["sigmoid", "tanh"]
-    gpu.phase("encoding")
+    gpu.cards.phase("encoding")
     assert encode() == pytest.approx(kept)
     assert len(gpu.clock._rows) <= 11
 
 
 def test_a_step_of_too_many_kernels_is_not_timed_and_the_next_one_is(gpu, monkeypatch):
     x = torch.randn(8, device="cuda")
-    gpu.phase("eval")
+    gpu.cards.phase("eval")
     monkeypatch.setattr(module, "MOST_ROWS", 10)
-    gpu.phase("train")
+    gpu.cards.phase("train")
     monkeypatch.setattr(module, "MOST_ROWS_AWAY", 10)
     assert ran(gpu, lambda: [x.relu() for _ in range(30)]) == []
 
     def interrupted() -> None:
         for phase in ("train", "eval", "train"):
-            gpu.phase(phase)
+            gpu.cards.phase(phase)
             [x.relu() for _ in range(30)]
 
     assert ran(gpu, interrupted) == []

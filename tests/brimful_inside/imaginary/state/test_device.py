@@ -33,9 +33,9 @@ def test_parameters_gradients_and_adam_states_are_as_by_hand(gpu):
 
 
 def test_the_trace_has_the_rows_of_the_allocator(gpu, trace_file):
-    gpu.phase("train")
+    gpu.cards.phase("train")
     torch.zeros(1000, device="cuda")
-    gpu.step(1)
+    gpu.cards.step(1)
     trace = rows(trace_file)
     assert trace.header["card"] == "an imaginary card" and trace.header["capability"] == [8, 0]
     assert trace.rows == [Phase("train"), Malloc(1, 4000, "aten.zeros.default"), Free(1), Step(1)]
@@ -59,7 +59,7 @@ def test_the_same_training_gives_the_same_trace():
                 model(torch.randn(2, 3, 8, 8, device="cuda")).sum().backward()
                 optimizer.step()
                 optimizer.zero_grad()
-                gpu.step(step + 1)
+                gpu.cards.step(step + 1)
         return file.getvalue()
 
     assert train() == train()
@@ -75,7 +75,7 @@ def test_cycles_die_at_steps_and_those_from_before_the_card_was_used_when_the_sc
     holder.itself, holder.tensor = holder, torch.zeros(1000, device="cuda")
     del early, holder
     assert not gc.isenabled() and torch.cuda.memory_allocated() == 4096
-    gpu.step(1)
+    gpu.cards.step(1)
     assert torch.cuda.memory_allocated() == (4096 if was_there_before else 0)
     assert gc.collect() > 0 and torch.cuda.memory_allocated() == 0
 

@@ -271,6 +271,9 @@ def test_a_sampler_of_boxes_gives_as_many_as_it_is_asked_for(gpu):
         (lambda mask: mask | torch.randint(0, 2, (1000,), device="cuda", dtype=torch.uint8), 1000),
         (lambda mask: mask.view(1, 1000).expand(3, 1000), 3000),
         (lambda mask: mask.view(10, 100).index_fill_(0, places(2) % 10, 1), 230),
+        (lambda mask: mask & torch.randint(0, 2, (3, 1000), device="cuda", dtype=torch.uint8), 90),
+        (lambda mask: mask | mask.expand(2, 1000).clone(), 2000),
+        (lambda mask: mask.view(10, 100)[:1] | mask.view(10, 100), 330),
     ],
 )
 def test_what_is_made_of_a_mask_keeps_its_bound_or_loses_it(gpu, change, most):

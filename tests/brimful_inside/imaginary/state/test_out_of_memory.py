@@ -25,7 +25,7 @@ def test_the_words_are_pytorchs(enter):
 
 def test_every_event_is_reported_though_the_script_goes_on_with_half_the_batch(enter):
     gpu, events = enter(capacity_bytes=3 * GIB), []
-    gpu.on_out_of_memory(events.append)
+    gpu.cards.on_out_of_memory(events.append)
     model, batch, tries = nn.Linear(1024, 1024).to("cuda"), 400_000, 0
     while tries < 10:
         tries += 1

@@ -48,7 +48,7 @@ def test_more_than_an_exbibyte_is_refused_in_words_of_its_own(enter):
     gpu = enter()
     held = torch.zeros(1024, device="cuda")
     told = []
-    gpu.on_out_of_memory(told.append)
+    gpu.cards.on_out_of_memory(told.append)
     with pytest.raises(torch.OutOfMemoryError, match="Tried to allocate more than 1EB memory"):
         torch.empty((8_000_000_000, 1 << 30), dtype=torch.int8, device="cuda")
     with pytest.raises(torch.OutOfMemoryError, match=r"Tried to allocate 800000000\.00 GiB"):
