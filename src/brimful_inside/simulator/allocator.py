@@ -19,18 +19,18 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass, replace
-from typing import Dict, List, Optional, Set, Tuple
+from typing import Dict, List, Optional, Tuple
 
-from brimful_inside.simulator import allocator_stats as stats
 from brimful_inside.simulator import pools
 from brimful_inside.simulator.allocator_settings import DEFAULT_SETTINGS, AllocatorSettings, changed
 from brimful_inside.simulator.allocator_stats import Statistics
+from brimful_inside.simulator.block_counts import BlockCounts, LiveBlock
 from brimful_inside.simulator.pools import (
     ADDRESS,
     MIB,
     NO_LIMIT,
-    ROUND_LARGE,
     SIZE_AT,
+    SMALL_SIZE,
     DeviceMemory,
     Piece,
     Pool,
@@ -38,9 +38,6 @@ from brimful_inside.simulator.pools import (
 )
 
 MIN_BLOCK = 512  # kMinBlockSize
-SMALL_SIZE = MIB  # kSmallSize
-SMALL_SEGMENT = 2 * MIB  # kSmallBuffer
-MIN_LARGE = 10 * MIB  # kMinLargeAlloc
 
 
 @dataclass(eq=False)
@@ -63,6 +60,21 @@ class CardFull(Exception):
             self.capacity,
         )
 
+    @classmethod
+    def on(cls, allocator: CachingAllocator, nbytes: int, segment: int) -> CardFull:
+        memory, private = allocator.memory, allocator.pools.every_private()
+        limits = memory.capacity_bytes, memory.allowed_bytes
+        capacity = min(limit for limit in limits if limit is not None)
+        return cls(
+            nbytes,
+            segment,
+            capacity - memory.reserved,
+            capacity,
+            allocator.allocated,
+            memory.reserved,
+            sum(block[1] for pool in private for block in pool.free_blocks()),
+        )
+
     def of(self, capacity: int) -> CardFull:
         """The same on a card of another size."""
         return replace(self, capacity=capacity, free=capacity - self.reserved)
@@ -80,18 +92,6 @@ def rounded_size(nbytes: int, settings: AllocatorSettings = DEFAULT_SETTINGS) ->
     return -(-nbytes // MIN_BLOCK) * MIN_BLOCK
 
 
-def segment_size(size: int, settings: AllocatorSettings = DEFAULT_SETTINGS) -> int:
-    """The bytes asked of the card for a block of `size` that no free block can serve
-    (get_allocation_size)."""
-    if size <= SMALL_SIZE:
-        return SMALL_SEGMENT
-    if size < MIN_LARGE:
-        return settings.large_segment
-    return -(-size // ROUND_LARGE) * ROUND_LARGE
-
-
-# its size, the bytes requested, its pool, the free list it returns to
-LiveBlock = Tuple[int, int, Pool, List[int]]
 # A block that waits for another stream, and its address: that alone would not tell it from one that
 # was retired at the same address later.
 Retired = Tuple[int, LiveBlock]
@@ -119,11 +119,9 @@ class CachingAllocator:
         self.segments_freed = 0  # since there was no room for another
         self._statistics = Statistics() if detailed else None
         self.memory = DeviceMemory(capacity_bytes, self._statistics, placement)
-        self._small = Pool(True, MIN_BLOCK, NO_LIMIT)
-        self._large = Pool(False, MIB + 1, NO_LIMIT)
-        # small and large blocks of each private pool, by its number
-        self._private: Dict[int, Tuple[Pool, Pool]] = {}
-        self._released: Set[int] = set()  # private pools of which no graph is left
+        self._counts = BlockCounts(self.memory, self._statistics) if self._statistics else None
+        self.pools = pools.Pools(MIN_BLOCK)
+        self._small, self._large = self.pools.small, self.pools.large
         self.capturing = 0  # captures of graphs under way
         self._live: Dict[int, LiveBlock] = {}
         self._retired: Dict[int, LiveBlock] = {}
@@ -150,8 +148,8 @@ class CachingAllocator:
         self.settings = settings
         max_split = settings.max_split_size if settings.max_split_size is not None else NO_LIMIT
         grows = settings.expandable_segments
-        self._oversize = self.memory.oversize = max_split
-        for large in (self._large, *(pair[1] for pair in self._private.values())):
+        self.memory.oversize = max_split
+        for large in (pool for pool in self.pools.every() if not pool.small):
             large.min_rest = MIN_BLOCK if grows else MIB + 1
             large.max_split = NO_LIMIT if grows else max_split
         self._rounds_plainly = not any(settings.roundup_power2_divisions)
@@ -186,13 +184,13 @@ class CachingAllocator:
         )
         pool = self._small if size <= SMALL_SIZE else self._large
         if private:
-            pool = self._private_pool(private, pool)
+            pool = self.pools.private(private, pool)
         free = pool.free.get(stream)
         if free is None:
             free = pool.free[stream] = []
         at = bisect_left(free, size << SIZE_AT)
         if not self._best_fit_always_serves:
-            at = self._allowed_fit(pool, free, at, size)
+            at = pools.allowed_fit(self.memory, pool, free, at, size, self.settings)
         if at < len(free):
             block = free.pop(at)
             address, available = block & ADDRESS, block >> SIZE_AT
@@ -208,12 +206,12 @@ class CachingAllocator:
         else:
             size = available
             pool.ends.pop(address + available, None)
-        self._live[address] = (size, nbytes, pool, free)
+        self._live[address] = taken = (size, nbytes, pool, free)
         self.allocated = total = self.allocated + size
         if total > self.peak_allocated:
             self.peak_allocated = total
-        if self._statistics is not None:
-            self._count_allocation(self._statistics, address, available)
+        if self._counts is not None:
+            self._counts.allocated(address, available, taken)
         return address
 
     def free(self, address: int) -> None:
@@ -221,12 +219,12 @@ class CachingAllocator:
         is none."""
         if address == 0:
             return
-        size, nbytes, pool, free = self._live.pop(address)
+        block = self._live.pop(address)
+        size, _, pool, free = block
         self.allocated -= size
-        if self._statistics is not None:
-            block = size, nbytes, pool, free
-            self._count_end(self._statistics, address, block)
-            self._count_return(self._statistics, address, block)
+        if self._counts is not None:
+            self._counts.ended(address, block)
+            self._counts.returns(address, block)
         freed = pool.put(address, size, free)
         if not self._best_fit_always_serves:
             pool.freed_at[freed & ADDRESS] = pool.searches
@@ -238,8 +236,8 @@ class CachingAllocator:
             return None
         block = self._retired[address] = self._live.pop(address)
         self.allocated -= block[0]
-        if self._statistics is not None:
-            self._count_end(self._statistics, address, block)
+        if self._counts is not None:
+            self._counts.ended(address, block)
         return address, block
 
     def ready(self, retired: Optional[Retired]) -> None:
@@ -250,8 +248,8 @@ class CachingAllocator:
         address, block = retired
         size, _, pool, free = block
         del self._retired[address]
-        if self._statistics is not None:
-            self._count_return(self._statistics, address, block)
+        if self._counts is not None:
+            self._counts.returns(address, block)
         pool.freed_at[pool.put(address, size, free) & ADDRESS] = pool.searches
 
     def size_of(self, address: int) -> int:
@@ -271,22 +269,8 @@ class CachingAllocator:
             for retired in list(self._retired.items()):
                 self.ready(retired)
             emptied = [self._large, self._small]
-        for number in sorted(self._released & self._private.keys()):
-            emptied += self._private[number]
-        for pool in emptied:
+        for pool in (*emptied, *self.pools.released()):
             pools.release_free(self.memory, pool)
-
-    def _private_pool(self, number: int, general: Pool) -> Pool:
-        """The half of private pool `number` that is like one of the general pools."""
-        pair = self._private.get(number)
-        if pair is None:
-            small, large = self._small, self._large
-            pair = (
-                Pool(True, small.min_rest, small.max_split, number),
-                Pool(False, large.min_rest, large.max_split, number),
-            )
-            self._private[number] = pair
-        return pair[0] if general.small else pair[1]
 
     def capture(self, begins: bool) -> None:
         """The capture of a graph begins or ends. While one lasts, a full card gives nothing back
@@ -296,7 +280,7 @@ class CachingAllocator:
     def release_pool(self, number: int) -> None:
         """No graph of private pool `number` is left: its free segments go when the cache is emptied
         or the card is full."""
-        self._released.add(number)
+        self.pools.release(number)
 
     def empty_pool(self, number: int) -> None:
         """Give back every free segment of private pool `number` (the end of a torch.cuda.MemPool).
@@ -304,7 +288,7 @@ class CachingAllocator:
         for retired in list(self._retired.items()):
             if retired[1][2].owner == number:
                 self.ready(retired)
-        for pool in self._private.get(number, ()):
+        for pool in self.pools.halves(number):
             pools.release_free(self.memory, pool)
 
     def reset_peaks(self) -> None:
@@ -318,18 +302,17 @@ class CachingAllocator:
         `detailed`."""
         if self._statistics is None:
             raise RuntimeError("this allocator keeps no detailed counts")
-        stats = self._statistics.flat()
-        stats.update(
-            {
-                name: getattr(self, name)
-                for name in ("num_alloc_retries", "num_ooms", "num_sync_all_streams")
-            }
-        )
-        stats.update(num_device_alloc=self.memory.num_allocs, num_device_free=self.memory.num_frees)
-        stats["max_split_size"] = (
-            self.settings.max_split_size if self.settings.max_split_size is not None else -1
-        )
-        return dict(sorted(stats.items()))
+        max_split = self.settings.max_split_size
+        numbers = {
+            **self._statistics.flat(),
+            "num_alloc_retries": self.num_alloc_retries,
+            "num_ooms": self.num_ooms,
+            "num_sync_all_streams": self.num_sync_all_streams,
+            "num_device_alloc": self.memory.num_allocs,
+            "num_device_free": self.memory.num_frees,
+            "max_split_size": -1 if max_split is None else max_split,
+        }
+        return dict(sorted(numbers.items()))
 
     def segments(self) -> List[Segment]:
         """Every segment with the blocks that tile it, by address (torch.cuda.memory_snapshot)."""
@@ -337,147 +320,24 @@ class CachingAllocator:
             address: Piece(address, block[0], True, block[1], address in self._retired)
             for address, block in [*self._live.items(), *self._retired.items()]
         }
-        every = [
-            self._small,
-            self._large,
-            *(pool for pair in self._private.values() for pool in pair),
-        ]
+        every = self.pools.every()
         return sorted(segment for pool in every for segment in pools.segments_of(pool, used))
-
-    def _allowed_fit(self, pool: Pool, free: List[int], at: int, size: int) -> int:
-        """The place of the free block that serves under settings that ask for more than the best
-        fit (get_free_block). `at`: of the best fit. The answer is the length of `free` where none
-        serves."""
-        settings = self.settings
-        if settings.garbage_collection_threshold and self.memory.allowed_bytes is not None:
-            pool.searches += 1
-        if at < len(free) and settings.expandable_segments:
-            at = pools.best_fit(pool, free, at)
-        elif self._grew:  # switched off at run time: what is left of them serves nobody
-            while at < len(free) and pool.expandable_at(free[at] & ADDRESS) is not None:
-                at += 1
-        limit = settings.max_split_size
-        if at < len(free) and limit is not None:
-            available = free[at] >> SIZE_AT
-            if size < limit <= available or (
-                size >= limit and available >= size + settings.max_non_split_rounding
-            ):
-                return len(free)
-        return at
 
     def _from_card(self, pool: Pool, size: int, stream: int, nbytes: int) -> Tuple[int, int]:
         """Address and size of new memory, after giving cached memory back if need be. Raises
         CardFull."""
         settings, memory = self.settings, self.memory
-        if memory.allowed_bytes is not None and settings.garbage_collection_threshold:
-            pools.collect_garbage(
-                memory,
-                self._large,
-                int(settings.garbage_collection_threshold * memory.allowed_bytes),
-            )
-        block = self._new_memory(pool, size, stream)
-        freed, limit = memory.segments_freed, settings.max_split_size
-        if (
-            block is None
-            and limit is not None
-            and pools.release_oversize(memory, pool, size, stream, limit)
-        ):
-            block = self._new_memory(pool, size, stream)
+        pools.collect_garbage(memory, self._large, settings)
+        block = pools.new_memory(memory, pool, size, stream, settings)
+        freed = memory.segments_freed
+        if block is None and pools.release_oversize(memory, pool, size, stream, settings):
+            block = pools.new_memory(memory, pool, size, stream, settings)
         if block is None and not self.capturing:
             self.empty_cache()
             self.num_alloc_retries += 1
-            block = self._new_memory(pool, size, stream)
+            block = pools.new_memory(memory, pool, size, stream, settings)
         self.segments_freed += memory.segments_freed - freed
         if block is None:
             self.num_ooms += 1
-            capacity = min(
-                n for n in (memory.capacity_bytes, memory.allowed_bytes) if n is not None
-            )
-            private = sum(
-                length
-                for pair in self._private.values()
-                for half in pair
-                for _, length, _ in half.free_blocks()
-            )
-            raise CardFull(
-                nbytes,
-                segment_size(size, settings),
-                capacity - self.reserved,
-                capacity,
-                self.allocated,
-                self.reserved,
-                private,
-            )
+            raise CardFull.on(self, nbytes, pools.segment_size(size, settings))
         return block
-
-    def _new_memory(self, pool: Pool, size: int, stream: int) -> Optional[Tuple[int, int]]:
-        """Address and size of a block of new memory; None if the card has no room for it."""
-        memory, wanted = self.memory, segment_size(size, self.settings)
-        if memory.allowed_bytes is not None and memory.reserved + wanted > memory.allowed_bytes:
-            return None
-        if self.settings.expandable_segments:
-            return pools.grow(memory, pool, size, stream, self.settings.large_segment)
-        return pools.new_segment(memory, pool, wanted, stream)
-
-    def _count_allocation(self, statistics: Statistics, address: int, available: int) -> None:
-        """The block at `address` was cut from a free one of `available` bytes, or is all of it."""
-        size, nbytes, pool, _ = self._live[address]
-        self._tell("alloc", address, self._live[address])
-        statistics.change(
-            pool.small,
-            (stats.ALLOCATION, 1),
-            (stats.ACTIVE, 1),
-            (stats.ALLOCATED_BYTES, size),
-            (stats.ACTIVE_BYTES, size),
-            (stats.REQUESTED_BYTES, nbytes),
-        )
-        if size >= self._oversize:
-            statistics.oversize_allocations.change(((0, 1),))
-        if pool.expandable and pool.expandable_at(address) is not None:
-            return
-        if not pool.is_segment(address, available):
-            _count_splits(statistics, pool, 0 if size < available else -1, -size)
-        elif size < available:
-            _count_splits(statistics, pool, 1, available - size)
-
-    def _count_end(self, statistics: Statistics, address: int, block: LiveBlock) -> None:
-        """A block is allocated no more."""
-        size, _, pool, _ = block
-        self._tell("free_requested", address, block)
-        statistics.change(pool.small, (stats.ALLOCATION, -1), (stats.ALLOCATED_BYTES, -size))
-        if size >= self._oversize:
-            statistics.oversize_allocations.change(((0, -1),))
-
-    def _count_return(self, statistics: Statistics, address: int, block: LiveBlock) -> None:
-        """A block is about to return to its pool."""
-        size, nbytes, pool, _ = block
-        self._tell("free_completed", address, block)
-        statistics.change(
-            pool.small,
-            (stats.ACTIVE, -1),
-            (stats.ACTIVE_BYTES, -size),
-            (stats.REQUESTED_BYTES, -nbytes),
-        )
-        if pool.expandable and pool.expandable_at(address) is not None:
-            return
-        behind, before = pool.starts.get(address + size, 0), pool.ends.get(address, 0)
-        merged = (behind >> SIZE_AT) + (before >> SIZE_AT)
-        neighbours = (behind > 0) + (before > 0)
-        if not pool.is_segment(before & ADDRESS if before else address, size + merged):
-            _count_splits(statistics, pool, 1 - neighbours, size)
-        elif neighbours:
-            _count_splits(statistics, pool, -neighbours, -merged)
-
-    def _tell(self, action: str, address: int, block: LiveBlock) -> None:
-        """`memory.watch`, if there is one, is told what happens to a block."""
-        if self.memory.watch is not None:
-            size, nbytes, pool, free = block
-            stream = next(stream for stream, own in pool.free.items() if own is free)
-            self.memory.watch(action, address, size, nbytes, stream, pool.owner)
-
-
-def _count_splits(statistics: Statistics, pool: Pool, blocks: int, size: int) -> None:
-    """Free pieces of segments that are partly in use became more or fewer, larger or smaller."""
-    statistics.change(
-        pool.small, (stats.INACTIVE_SPLIT, blocks), (stats.INACTIVE_SPLIT_BYTES, size)
-    )

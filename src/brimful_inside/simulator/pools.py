@@ -11,11 +11,15 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_left, insort
-from typing import Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Set, Tuple
 
+from brimful_inside.simulator.allocator_settings import DEFAULT_SETTINGS, AllocatorSettings
 from brimful_inside.simulator.allocator_stats import RESERVED_BYTES, SEGMENT, Statistics
 
 MIB = 1 << 20
+SMALL_SIZE = MIB  # kSmallSize
+SMALL_SEGMENT = 2 * MIB  # kSmallBuffer
+MIN_LARGE = 10 * MIB  # kMinLargeAlloc
 ROUND_LARGE = 2 * MIB  # kRoundLarge
 NO_LIMIT = 1 << 62
 TOP_ADDRESS = 1 << 52  # of the imaginary address space; 0 stays the address of nothing
@@ -193,6 +197,65 @@ class Pool:
         return next((segment for segment in self.expandable if segment.holds(address)), None)
 
 
+class Pools:
+    """The general pools of an allocator, and the private ones by their numbers."""
+
+    def __init__(self, min_block: int):
+        self.small = Pool(True, min_block, NO_LIMIT)
+        self.large = Pool(False, MIB + 1, NO_LIMIT)
+        # small and large blocks of each private pool
+        self._private: Dict[int, Tuple[Pool, Pool]] = {}
+        self._released: Set[int] = set()  # private pools of which no graph is left
+
+    def private(self, number: int, general: Pool) -> Pool:
+        """The half of private pool `number` that is like one of the general pools."""
+        if number not in self._private:
+            small, large = (
+                Pool(pool.small, pool.min_rest, pool.max_split, number)
+                for pool in (self.small, self.large)
+            )
+            self._private[number] = small, large
+        return self._private[number][0 if general.small else 1]
+
+    def halves(self, number: int) -> Tuple[Pool, ...]:
+        return self._private.get(number, ())
+
+    def every_private(self) -> List[Pool]:
+        return [half for pair in self._private.values() for half in pair]
+
+    def every(self) -> List[Pool]:
+        return [self.small, self.large, *self.every_private()]
+
+    def release(self, number: int) -> None:
+        """No graph of private pool `number` is left."""
+        self._released.add(number)
+
+    def released(self) -> List[Pool]:
+        return [half for number in sorted(self._released) for half in self.halves(number)]
+
+
+def segment_size(size: int, settings: AllocatorSettings = DEFAULT_SETTINGS) -> int:
+    """The bytes asked of the card for a block of `size` that no free block can serve
+    (get_allocation_size)."""
+    if size <= SMALL_SIZE:
+        return SMALL_SEGMENT
+    if size < MIN_LARGE:
+        return settings.large_segment
+    return -(-size // ROUND_LARGE) * ROUND_LARGE
+
+
+def new_memory(
+    memory: DeviceMemory, pool: Pool, size: int, stream: int, settings: AllocatorSettings
+) -> Optional[Tuple[int, int]]:
+    """Address and size of a block of new memory; None if the card has no room for it."""
+    wanted = segment_size(size, settings)
+    if memory.allowed_bytes is not None and memory.reserved + wanted > memory.allowed_bytes:
+        return None
+    if settings.expandable_segments:
+        return grow(memory, pool, size, stream, settings.large_segment)
+    return new_segment(memory, pool, wanted, stream)
+
+
 def new_segment(
     memory: DeviceMemory, pool: Pool, size: int, stream: int
 ) -> Optional[Tuple[int, int]]:
@@ -217,10 +280,14 @@ def release_free(memory: DeviceMemory, pool: Pool) -> None:
                 _unmap(memory, pool, segment, address, size, stream)
 
 
-def release_oversize(memory: DeviceMemory, pool: Pool, size: int, stream: int, limit: int) -> bool:
+def release_oversize(
+    memory: DeviceMemory, pool: Pool, size: int, stream: int, settings: AllocatorSettings
+) -> bool:
     """Give back just enough oversize blocks for a request of `size`
-    (release_available_cached_blocks). `limit`: the size from which on blocks are oversize. Answers
-    whether enough was given back to try again."""
+    (release_available_cached_blocks). Answers whether enough was given back to try again."""
+    limit = settings.max_split_size  # the size from which on blocks are oversize
+    if limit is None:
+        return False
     needed, free = max(size, limit), pool.free.get(stream, [])
     at = bisect_left(free, needed << SIZE_AT)
     oversize = free[bisect_left(free, limit << SIZE_AT) : at]  # and smaller than is needed
@@ -236,10 +303,13 @@ def release_oversize(memory: DeviceMemory, pool: Pool, size: int, stream: int, l
     return released >= needed
 
 
-def collect_garbage(memory: DeviceMemory, pool: Pool, threshold_bytes: int) -> None:
+def collect_garbage(memory: DeviceMemory, pool: Pool, settings: AllocatorSettings) -> None:
     """Give back the free segments that were unused for longer than the average, until under the
     threshold."""
-    target = memory.reserved - threshold_bytes
+    share = settings.garbage_collection_threshold
+    if memory.allowed_bytes is None or not share:
+        return
+    target = memory.reserved - int(share * memory.allowed_bytes)
     candidates = [block for block in pool.free_blocks() if pool.is_segment(*block[:2])]
     while target > 0 and candidates:
         ages = [pool.searches - pool.freed_at.get(address, 0) for address, _, _ in candidates]
@@ -268,6 +338,34 @@ def best_fit(pool: Pool, free: List[int], at: int) -> int:
 
     while at + 1 < len(free) and could_become(free[at + 1]) < could_become(free[at]):
         at += 1
+    return at
+
+
+def allowed_fit(
+    memory: DeviceMemory,
+    pool: Pool,
+    free: List[int],
+    at: int,
+    size: int,
+    settings: AllocatorSettings,
+) -> int:
+    """The place of the free block that serves under settings that ask for more than the best fit
+    (get_free_block). `at`: of the best fit. The answer is the length of `free` where none
+    serves."""
+    if settings.garbage_collection_threshold and memory.allowed_bytes is not None:
+        pool.searches += 1
+    if at < len(free) and settings.expandable_segments:
+        at = best_fit(pool, free, at)
+    else:  # where these were switched off at run time, what is left of them serves nobody
+        while at < len(free) and pool.expandable_at(free[at] & ADDRESS) is not None:
+            at += 1
+    limit = settings.max_split_size
+    if at < len(free) and limit is not None:
+        available = free[at] >> SIZE_AT
+        if size < limit <= available or (
+            size >= limit and available >= size + settings.max_non_split_rounding
+        ):
+            return len(free)
     return at
 
 

@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 from brimful.decide.memory.bracket import CLOSE, least_step
 from brimful.decide.memory.fit import Card
-from brimful_inside.simulator.allocator import SMALL_SIZE
 from brimful_inside.simulator.garbage import uncollected
+from brimful_inside.simulator.pools import SMALL_SIZE
 from brimful_inside.simulator.program import Event, Program
 
 FIRST = 2  # steps before those that repeat: they make gradients and optimizer states
