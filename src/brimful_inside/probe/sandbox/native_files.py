@@ -190,12 +190,12 @@ def _redirected(overlay: Overlay, call: Call, path: Any, writes: bool) -> Any:
         (":memory:", "file:")
     ):
         return path
-    absolute = overlay.covered(path) if call.resumes else None
+    absolute = overlay.paths.covered(path) if call.resumes else None
     if absolute is not None and overlay.where(absolute) == absolute:
         overlay.loaded(absolute)
     if not call.folder:
         return path_for(overlay, path, writes, call.keeps)
-    absolute = overlay.covered(path)
+    absolute = overlay.paths.covered(path)
     if absolute is None:
         return path
     if overlay.make_parent(

@@ -110,8 +110,8 @@ def path_for(
     """The path to open in place of `path`; `path` itself where the overlay does not cover it."""
     if not writes and not overlay.is_used:
         return path
-    path = overlay.from_here(path) if dir_fd is None else path
-    absolute = overlay.covered(path, dir_fd)
+    path = overlay.paths.from_here(path) if dir_fd is None else path
+    absolute = overlay.paths.covered(path, dir_fd)
     if absolute is None:
         return path
     place = overlay.where(absolute)
@@ -184,7 +184,7 @@ def _os_open(
 ) -> Any:
     writes, creates = bool(flags & WRITING), bool(flags & os.O_CREAT)
     if writes and _from_tempfile():
-        overlay.made_by_tempfile(os.path.abspath(os.fsdecode(path)))
+        overlay.paths.made_by_tempfile(os.path.abspath(os.fsdecode(path)))
     exclusive = bool(flags & os.O_EXCL) and creates
     other = path_for(overlay, path, writes, not flags & os.O_TRUNC, exclusive, dir_fd, creates)
     return (
@@ -207,15 +207,15 @@ def _of_one_path(
     else `original`.
     """
     if not reads and _from_tempfile():
-        overlay.made_by_tempfile(os.path.abspath(os.fsdecode(path)))
+        overlay.paths.made_by_tempfile(os.path.abspath(os.fsdecode(path)))
     absolute = None
     if overlay.is_used or not reads:
         path = (
             path
             if kwargs.get("dir_fd") is not None
-            else overlay.from_here("." if path is None else path)
+            else overlay.paths.from_here("." if path is None else path)
         )
-        absolute = overlay.covered(path, kwargs.get("dir_fd"))
+        absolute = overlay.paths.covered(path, kwargs.get("dir_fd"))
     if absolute is None:
         return original(path, *args, **kwargs)
     path = path if kwargs.pop("dir_fd", None) is None else absolute
@@ -247,7 +247,7 @@ def _new(overlay: Overlay, absolute: str, path: Any) -> str:
 def _mkdir(
     overlay: Overlay, original: Any, absolute: str, path: Any, *mode: Any, **kwargs: Any
 ) -> None:
-    if overlay.holds_what_passes(absolute) and not overlay.is_visible(absolute):
+    if overlay.paths.holds_what_passes(absolute) and not overlay.is_visible(absolute):
         return original(path, *mode, **kwargs)
     return original(_new(overlay, absolute, path), *mode, **kwargs)
 
@@ -295,7 +295,7 @@ def _chdir(overlay: Overlay, original: Any, absolute: str, path: Any) -> None:
 
 
 def _getcwd(overlay: Overlay, original: Any) -> Any:
-    folder = overlay.working_folder()
+    folder = overlay.paths.working_folder()
     return os.fsencode(folder) if original.__name__ == "getcwdb" else folder
 
 
@@ -376,9 +376,9 @@ def _rename(
     dst_dir_fd: Optional[int] = None,
 ) -> None:
     """Within the layer this is a copy and a removal: the user's own file stays where it is."""
-    src = src if src_dir_fd is not None else overlay.from_here(src)
-    dst = dst if dst_dir_fd is not None else overlay.from_here(dst)
-    source, target = overlay.covered(src, src_dir_fd), overlay.covered(dst, dst_dir_fd)
+    src = src if src_dir_fd is not None else overlay.paths.from_here(src)
+    dst = dst if dst_dir_fd is not None else overlay.paths.from_here(dst)
+    source, target = overlay.paths.covered(src, src_dir_fd), overlay.paths.covered(dst, dst_dir_fd)
     if source is None and target is None:
         return original(src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
     if source is not None:
@@ -423,11 +423,11 @@ def _symlink(
     *,
     dir_fd: Optional[int] = None,
 ) -> None:
-    absolute = overlay.covered(dst, dir_fd)
+    absolute = overlay.paths.covered(dst, dir_fd)
     if absolute is None:
         return original(src, dst, target_is_directory, dir_fd=dir_fd)
     meant = os.path.join(os.path.dirname(absolute), os.fsdecode(src))
-    covered = overlay.covered(meant)
+    covered = overlay.paths.covered(meant)
     return original(
         meant if covered is None else overlay.where(covered),
         _new(overlay, absolute, dst),
@@ -437,8 +437,8 @@ def _symlink(
 
 def _link(overlay: Overlay, original: Any, src: Any, dst: Any, **kwargs: Any) -> None:
     source, target = (
-        overlay.covered(src, kwargs.get("src_dir_fd")),
-        overlay.covered(dst, kwargs.get("dst_dir_fd")),
+        overlay.paths.covered(src, kwargs.get("src_dir_fd")),
+        overlay.paths.covered(dst, kwargs.get("dst_dir_fd")),
     )
     if source is None and target is None:
         return original(src, dst, **kwargs)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from brimful_inside.probe.sandbox import overlay as overlay_module
+from brimful_inside.probe.sandbox import covered_paths, overlay
 from brimful_inside.probe.sandbox.overlay import Overlay
 
 
@@ -17,7 +17,7 @@ def layer(tmp_path, monkeypatch):
     work.mkdir()
     (tmp_path / "trial").mkdir()
     monkeypatch.chdir(work)
-    monkeypatch.setattr(overlay_module, "_script_folder", lambda: [])
+    monkeypatch.setattr(covered_paths, "_script_folder", lambda: [])
     return Overlay(str(tmp_path / "trial"))
 
 
@@ -34,27 +34,29 @@ def read(path):
 
 
 def test_the_working_folder_is_covered_and_the_trials_own_is_not(layer, tmp_path):
-    assert layer.protects(path("best.pt")) and layer.protects("/home/somebody/out/best.pt")
-    assert not layer.protects(str(tmp_path / "trial" / "trace-0.jsonl"))
+    assert layer.paths.protects(path("best.pt")) and layer.paths.protects(
+        "/home/somebody/out/best.pt"
+    )
+    assert not layer.paths.protects(str(tmp_path / "trial" / "trace-0.jsonl"))
     for passing in (
         "/dev/null",
         "/dev/shm/x",
         "/proc/self/status",
         os.path.expanduser("~/.triton/cache/x"),
     ):
-        assert not layer.protects(passing)
-    assert layer.covered(3) is None and layer.covered(object()) is None
+        assert not layer.paths.protects(passing)
+    assert layer.paths.covered(3) is None and layer.paths.covered(object()) is None
 
 
 def test_temporary_files_pass_and_the_users_own_files_in_temporary_folders_do_not(layer):
     assert (
-        not layer.protects("/tmp/tmpabc123/x")
-        and not layer.protects("/tmp/pymp-1/listener")
-        and not layer.protects("/tmp")
+        not layer.paths.protects("/tmp/tmpabc123/x")
+        and not layer.paths.protects("/tmp/pymp-1/listener")
+        and not layer.paths.protects("/tmp")
     )
-    assert layer.protects("/tmp/out/best.pt")
-    layer.made_by_tempfile("/tmp/out-7/x")
-    assert not layer.protects("/tmp/out-7/y")
+    assert layer.paths.protects("/tmp/out/best.pt")
+    layer.paths.made_by_tempfile("/tmp/out-7/x")
+    assert not layer.paths.protects("/tmp/out-7/y")
 
 
 def test_what_is_removed_is_gone_for_the_trial_alone(layer):
@@ -92,7 +94,7 @@ def test_what_another_process_wrote_is_read_once_its_name_was_taken(layer, tmp_p
 
 
 def test_a_file_too_large_to_be_copied_is_refused(layer, monkeypatch):
-    monkeypatch.setattr(overlay_module, "MAX_COPIED_BYTES", 10)
+    monkeypatch.setattr(overlay, "MAX_COPIED_BYTES", 10)
     write(path("big"), "x" * 11)
     with pytest.raises(PermissionError, match="may not write into a file this large"):
         layer.to_write(path("big"), keeps_content=True)
