@@ -11,6 +11,7 @@ import torch
 from brimful_inside.left_out import FEW_OPERATIONS, Evaluations
 from brimful_inside.probe.batch_size.places import places_of_input
 from brimful_inside.probe.context import ProcessContext, guarded
+from brimful_inside.probe.course import Course
 from brimful_inside.probe.hooks.audited import Audited
 from brimful_inside.probe.hooks.data_loaders import Loaders
 from brimful_inside.probe.hooks.exceptions import Failures
@@ -18,12 +19,13 @@ from brimful_inside.probe.hooks.forward_backward import ForwardWatch, Losses, fi
 from brimful_inside.probe.hooks.optimizer_steps import CapturedSteps, Stepped, Steps
 from brimful_inside.probe.memory.leaks import Leaks
 from brimful_inside.probe.memory.phases import Phases
+from brimful_inside.probe.outside_work import OutsideWork
 from brimful_inside.probe.passes import EVAL, KEPT_STEPS, TRAIN, Pass
 from brimful_inside.probe.process import exit
-from brimful_inside.probe.process.early_stop import EarlyStop
+from brimful_inside.probe.process.early_stop import Limits
 from brimful_inside.probe.report import Reporting
 from brimful_inside.probe.timing import RunCounter, StepTimes, clock_for
-from brimful_inside.probe.train_or_eval import OutsideWork, TrainOrEval
+from brimful_inside.probe.train_or_eval import TrainOrEval
 from brimful_inside.wire import NO_LIMIT
 
 
@@ -54,9 +56,12 @@ class Probe:
         self.captured = CapturedSteps(
             self.steps, self.step_captured, self.loaders.consumption.worked_on
         )
-        self.ending = EarlyStop(config)
+        self.limits = Limits(config)
         self.evaluations = Evaluations(config)
         self.outside = OutsideWork(device, self.loaders)
+        self.course = Course(
+            self.limits, self.steps, self.phases, self.outside, self._begin_times, self._leave
+        )
         self.leaks = Leaks(device.alive_bytes, config.steps)
         self.forward = ForwardWatch(self.forward_begins)
         self.activity = TrainOrEval(self)
@@ -99,7 +104,7 @@ class Probe:
         """An iterator that gives a batch of before again, once a trial has its steps; None where
         none is kept.
         """
-        measured = self.ending.measured and not self.phases.named
+        measured = self.course.measured and not self.phases.named
         return self.loaders.same_batch(loader) if measured else None
 
     @guarded
@@ -113,8 +118,7 @@ class Probe:
         elif role == TRAIN:
             self.outside.draws_for_training(drawing)
             self.activity.trains()
-            ends = self.ending.stops_training(drawing.given)
-            self.leave_if_over()
+            ends = self.course.ends_training(drawing.given)
         ends = not self.leaks.batch(drawing, ends) and ends
         if ends and role == EVAL:
             drawing.loader.shown = drawing.given
@@ -125,7 +129,7 @@ class Probe:
         if drawing.given == 1 and operations <= FEW_OPERATIONS:
             drawing.ahead = True
         if drawing.ahead and self.evaluations.is_over(
-            drawing.given, self.ending.measured, operations
+            drawing.given, self.course.measured, operations
         ):
             drawing.loader.shown = drawing.given - 1
             self.outside.evaluation_ends(batches=drawing.given - 1)
@@ -183,7 +187,7 @@ class Probe:
         ):
             self.forward.arm()
 
-    def begin_times(self) -> None:
+    def _begin_times(self) -> None:
         self.times.begin()
         if self.counter is not None:
             self.counter.begin(self.loaders.waited_s)
@@ -204,8 +208,8 @@ class Probe:
             gc.collect()
             more = self.loaders.steps_ahead(number)
             self.times.extend(more)
-            self.ending.extend(more)
-        measured = not self.ending.measured and self.times.end_step(number)
+            self.limits.extend(more)
+        measured = not self.course.measured and self.times.end_step(number)
         waited_s = self.loaders.take_waited_s()
         if measured and self.config.device != "imaginary":
             self.loading_s.append(waited_s)
@@ -217,7 +221,7 @@ class Probe:
         self._first_dimension, self._backwards = None, 0
         self.activity.batch_since_step = False
         # later ones may have saved a checkpoint in between
-        self.device.step(number, counts=not self.ending.measured)
+        self.device.step(number, counts=not self.course.measured)
         if number >= self.warmup_steps:
             self.leaks.step(self.loaders.latest)
         if number == 1:
@@ -229,7 +233,7 @@ class Probe:
         self.reporting.progress()
         held = self.device.held() if self.config.settles_after is not None else None
         if held is not None:
-            self.ending.holds(number, held.reserved_bytes)
+            self.limits.holds(number, held.reserved_bytes)
         self._decide_end()
 
     def _other_step_made(self, record: Stepped) -> None:
@@ -261,30 +265,21 @@ class Probe:
         """
         self.warmup_steps = self.steps.count + self.config.warmup_steps
         self.times.restart(self.warmup_steps)
-        self.ending.restart(self.steps.count)
+        self.course.restart()
         self.loading_s.clear()
         self.leaks.restart()
         self._first_dimension, self._backwards = None, 0
 
     def _decide_end(self) -> None:
-        if not self.config.cut:
-            return
-        before, others = self.ending.measured, exit.others()
-        self.ending.stepped(
-            self.steps.count,
-            self.steps.attempts,
-            self.loaders.any_trained,
-            self.backwards_in_all,
-            self._samples * (others + 1),
-        )
+        before, others = self.course.measured, exit.others() if self.config.cut else 0
+        samples = self._samples * (others + 1)
+        self.course.step(self.loaders.any_trained, self.backwards_in_all, samples)
         follows = self.config.stop_after_s is None and others > 0
-        if self.ending.measured and not before and follows:
+        if self.course.measured and not before and follows:
             exit.follow_others(self)
-        self.leave_if_over()
 
-    def leave_if_over(self) -> None:
-        if self.ending.over:
-            exit.leave(self, at_a_step=not self.config.see_eval)
+    def _leave(self) -> None:
+        exit.leave(self, at_a_step=not self.config.see_eval)
 
 
 def _samples_in(args: Any, batch_size: Any = None) -> Optional[int]:

@@ -111,7 +111,7 @@ def how_it_ended(probe: Any) -> str:
             return "crashed"
     return (
         "steps_done"
-        if probe.ending.measured or (last is not None and probe.ending.extended)
+        if probe.course.measured or (last is not None and probe.course.extended)
         else "script_ended"
     )
 
@@ -231,7 +231,7 @@ def _notes(probe: Any) -> List[str]:
     skipped = sum(record.skipped for record in steps.records)
     kinds = ", ".join("%s: %d" % (optimizer.name, optimizer.steps) for optimizer in optimizers)
     target = probe.warmup_steps + config.steps
-    unevaluated = probe.ending.measured and "eval" not in probe.phases.read()
+    unevaluated = probe.course.measured and "eval" not in probe.phases.read()
     notes = {
         "the script used no accelerator": config.device == "accelerator" and not is_started(),
         "no optimizer stepped": steps.count == 0,
@@ -253,7 +253,7 @@ def _notes(probe: Any) -> List[str]:
             for path in (overlay.resumed_from() if overlay is not None else [])
         },
         "the script ended after %d of the %d steps of the trial" % (steps.count, target): (
-            config.cut and not probe.ending.measured and 0 < steps.count < target < NO_LIMIT
+            config.cut and not probe.course.measured and 0 < steps.count < target < NO_LIMIT
         ),
         "evaluation was not reached in %d steps and is not counted; --steps %d may reach it"
         % (steps.count, FURTHER * steps.count): config.cut and config.see_eval and unevaluated,

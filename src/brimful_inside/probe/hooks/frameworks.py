@@ -45,8 +45,8 @@ def _wants_evaluation() -> bool:
     return (
         probe is not None
         and probe.config.see_eval
-        and probe.ending.measured
-        and not probe.ending.evaluated
+        and probe.course.measured
+        and not probe.course.evaluated
     )
 
 

@@ -1,11 +1,10 @@
-"""When a trial stops early: the training loader ends, the script continues to its evaluation, and
-training again is the end.
-"""
+"""When a trial stops early: how many steps it makes, and how long it goes on after them for the
+script to come to its evaluation (`probe/course.py`)."""
 
 from __future__ import annotations
 
 import time
-from typing import Optional
+from typing import Optional, Tuple
 
 from brimful_inside.probe.process.exit import others
 from brimful_inside.wire import TrialConfig
@@ -32,20 +31,15 @@ MAX_AHEAD_S = 10.0
 MAX_RISING_S = 300.0
 
 
-class EarlyStop:
-    """The state of a trial (`cut`). `over`: the process has to end now."""
+class Limits:
+    """Of a trial; a whole run (`cut` is false) has none."""
 
     def __init__(self, config: TrialConfig):
         self._config = config
         self._traced = config.device == "imaginary"
         self._target = config.warmup_steps + config.steps
-        self.measured = False  # all steps of the trial are made
-        # batches were given beyond the script's own epochs: what fails now may be for that
-        self.extended = False
-        self.evaluated = False  # an evaluation was seen since training began
-        self.over = False
-        self._evaluated_before = False
-        self._since: Optional[float] = None
+        self.ends_with_steps = not config.see_eval
+        self._since: Optional[float] = None  # the steps were measured
         self._ahead = 0
         self._ahead_since = 0.0
         self._reserved_bytes = 0
@@ -62,9 +56,9 @@ class EarlyStop:
         return 0.0 if self._since is None else time.monotonic() - self._since
 
     def restart(self, steps: int) -> None:
-        """All steps so far were the warm-up of a CUDA graph: those that count are its replays."""
+        """The first so many steps do not count."""
         self._target = steps + self._config.warmup_steps + self._config.steps
-        self.measured, self._extra_steps = False, 0
+        self._extra_steps = 0
 
     def extend(self, more: int) -> None:
         """So many more steps come before those that count, as far as time allows."""
@@ -100,59 +94,38 @@ class EarlyStop:
             or (config.stop_after_samples is not None and samples >= config.stop_after_samples)
         )
 
-    def stepped(
-        self, steps: int, attempts: int, has_loader: bool, passes: int, samples: int = 0
-    ) -> None:
-        """After each step of the one that sets the pace, and after each that a GradScaler skipped.
-        `passes`: backward ones; `samples`: of all steps so far, over all ranks.
-        """
+    def enough(self, steps: int, attempts: int, passes: int, samples: int) -> bool:
+        """Whether all steps are made that are measured. As `Course.step`."""
         if not self._config.cut:
-            return
-        if not self.measured:
-            target = self._target + self._steps_ahead()
-            enough = self._trained_enough(steps, passes, samples)
-            if steps < target and attempts < target + MAX_SKIPPED and not enough:
-                return
-            self.measured = True
-            self._since, self._passes = time.monotonic(), passes
-            self.over = not self._config.see_eval or self.evaluated
-            return
-        self._extra_steps += 1
-        late = not self._traced and self._elapsed_s > (MAX_EPOCHS_S if has_loader else MAX_STEPS_S)
-        many = self._extra_steps >= MAX_STEPS
-        if self._traced and not has_loader:
-            many = (
-                self._extra_steps >= MAX_STEPS_TRACED or passes - self._passes >= MAX_PASSES_TRACED
-            )
-        self.over = self.over or self.evaluated or many or late
-
-    def evaluation_begins(self, steps: int) -> None:
-        self._evaluated_before = self.evaluated
-        if steps > 0:
-            self.evaluated = True
-
-    def evaluation_was_none(self) -> None:
-        """What looked like one was a part of training."""
-        self.evaluated = self._evaluated_before
-
-    def training_resumes(self) -> None:
-        """The script trains again: after the measured steps and an evaluation, that is the end."""
-        if self._config.cut and self.measured and self.evaluated:
-            self.over = True
-
-    def stops_training(self, given: int) -> bool:
-        """Whether a pass over a training loader ends here, `given` batches after its start."""
-        if not (self._config.cut and self.measured):
             return False
-        if given > 0:
+        target = self._target + self._steps_ahead()
+        enough = self._trained_enough(steps, passes, samples)
+        if steps < target and attempts < target + MAX_SKIPPED and not enough:
+            return False
+        self._since, self._passes = time.monotonic(), passes
+        return True
+
+    def too_many(self, has_loader: bool, passes: int) -> bool:
+        """Whether the script steps on for too long, one step more now, and comes to no
+        evaluation."""
+        self._extra_steps += 1
+        if not self._traced and self._elapsed_s > (MAX_EPOCHS_S if has_loader else MAX_STEPS_S):
             return True
+        if self._traced and not has_loader:
+            many_passes = passes - self._passes >= MAX_PASSES_TRACED
+            return many_passes or self._extra_steps >= MAX_STEPS_TRACED
+        return self._extra_steps >= MAX_STEPS
+
+    def ends_pass(self, given: int) -> Tuple[bool, bool]:
+        """Whether a pass over a training loader ends here, after the measured steps, and whether
+        the trial is over."""
+        if given > 0:
+            return True, False
         self._epochs += 1
         if self._traced and self._epochs <= MAX_EPOCHS_TRACED:
-            return False
+            return False, False
         if not self._traced and self._epochs <= MAX_EPOCHS and self._elapsed_s < MAX_EPOCHS_S:
-            return False
+            return False, False
         self._empty += 1
-        if self._empty_since is None:
-            self._empty_since = time.monotonic()
-        self.over = self._empty > MAX_EMPTY or time.monotonic() - self._empty_since > MAX_EMPTY_S
-        return True
+        self._empty_since = self._empty_since or time.monotonic()
+        return True, self._empty > MAX_EMPTY or time.monotonic() - self._empty_since > MAX_EMPTY_S

@@ -374,9 +374,9 @@ class SyntheticBatches(torch_dataloader._BaseDataLoaderIter):  # type: ignore[na
             pass_.given
             and (pass_.role or pass_.loader.role) == TRAIN
             and probe.worst.lengthens
-            and not probe.ending.measured
+            and not probe.course.measured
         )
-        probe.ending.extended = probe.ending.extended or continues
+        probe.course.extended = probe.course.extended or continues
         return continues
 
     def _sample(self, index: int) -> Any:

@@ -82,9 +82,9 @@ def test_a_trainer_that_changes_the_loss_of_a_looked_up_micro_batch_in_place_tra
 def test_an_evaluation_that_a_trial_is_not_to_see_is_not_asked_for(monkeypatch, sees):
     probe = SimpleNamespace(
         config=SimpleNamespace(see_eval=sees),
-        ending=SimpleNamespace(measured=True, evaluated=False),
+        course=SimpleNamespace(measured=True, evaluated=False),
     )
     monkeypatch.setattr(frameworks, "current_probe", lambda: probe)
     assert frameworks._wants_evaluation() is sees
-    probe.ending.evaluated = True
+    probe.course.evaluated = True
     assert not frameworks._wants_evaluation()
