@@ -202,7 +202,7 @@ def test_columns_and_rows_of_a_layer_on_a_rank_each(alone, requested):
 def test_buckets_are_traced_as_gradients(alone, trace_file):
     before = trace_file.getvalue().count('"gradient"')
     parallel = DistributedDataParallel(net(), device_ids=[0])
-    alone.flush()
+    alone.cards.flush()
     assert (
         trace_file.getvalue().count('"gradient"') == before + 1
     )  # one for all, until the order of gradients is known
