@@ -126,7 +126,6 @@ class StepTimes:
             self._clock.device = device
 
     def begin(self) -> None:
-        """Training starts, or resumes after an evaluation."""
         self._begin, self._processor_began = self._clock.mark(), time.process_time()
 
     def mark(self) -> Any:

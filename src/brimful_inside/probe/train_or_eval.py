@@ -31,7 +31,6 @@ class TrainOrEval:
     # --- signs ---
 
     def trains(self) -> None:
-        """A sign of training."""
         self._set_to_eval = None
         self._set_to_train = False
         self._course.train()

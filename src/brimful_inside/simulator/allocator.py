@@ -76,7 +76,6 @@ class CardFull(Exception):
         )
 
     def of(self, capacity: int) -> CardFull:
-        """The same on a card of another size."""
         return replace(self, capacity=capacity, free=capacity - self.reserved)
 
 

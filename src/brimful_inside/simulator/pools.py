@@ -227,7 +227,6 @@ class Pools:
         return [self.small, self.large, *self.every_private()]
 
     def release(self, number: int) -> None:
-        """No graph of private pool `number` is left."""
         self._released.add(number)
 
     def released(self) -> List[Pool]:

@@ -75,12 +75,10 @@ class Program:
 
     @cached_property
     def allocations(self) -> Tuple[Event, ...]:
-        """The event of each allocation."""
         return tuple(event for event in self.events if event[0] == "malloc")
 
     @cached_property
     def operations(self) -> FrozenSet[str]:
-        """The names of what allocates."""
         return frozenset(str(event[1]) for event in self.allocations)
 
     @cached_property

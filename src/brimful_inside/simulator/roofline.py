@@ -337,7 +337,6 @@ class Queue:
         return max(0.0, self.links - done)
 
     def synchronize(self) -> None:
-        """The host waits for the card."""
         self.host = max(self.host, self.device)
 
 

@@ -139,7 +139,6 @@ MAX_OFFSET = (1 << 31) - 1  # TensorIteratorBase::can_use_32bit_indexing
 
 
 def up(number: int, multiple: int) -> int:
-    """`number` rounded up to a multiple."""
     return -(-number // multiple) * multiple
 
 

@@ -268,7 +268,6 @@ def _callables(name: str) -> List[Any]:
 
 
 def autocast_operations() -> Set[str]:
-    """The ATen operations to which the installed PyTorch gives an autocast kernel for CUDA."""
     return {
         name.split("::")[1].split(".")[0]
         for name in C._dispatch_get_all_op_names()

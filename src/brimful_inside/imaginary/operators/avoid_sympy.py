@@ -60,7 +60,6 @@ def _leave() -> None:
 
 
 def _real() -> Any:
-    """The real torch.fx.experimental.symbolic_shapes."""
     _leave()
     return importlib.import_module(_SHAPES)
 

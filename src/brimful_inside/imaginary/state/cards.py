@@ -93,11 +93,9 @@ class Cards:
 
     @one_at_a_time
     def scaler_decides(self) -> None:
-        """A GradScaler decides whether the optimizer step that follows is made."""
         self.note(Scaler())
 
     def note(self, row: Any) -> None:
-        """A row of each trace that is no allocation."""
         for ledger in self.ledgers:
             ledger.note(row)
 
@@ -111,7 +109,6 @@ class Cards:
             ledger.on_out_of_memory = callback
 
     def change_settings(self, text: str) -> None:
-        """The allocators' settings are others from now on."""
         for ledger in self.ledgers:
             ledger.change_settings(text)
 
@@ -130,6 +127,5 @@ class Cards:
             ledger.trace.flush()
 
     def forget(self) -> None:
-        """The cards are gone: what is freed later is written nowhere."""
         for ledger in self.ledgers:
             ledger.forget()

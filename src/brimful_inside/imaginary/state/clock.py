@@ -109,7 +109,6 @@ class Clock:
 
     @one_at_a_time
     def synchronized(self) -> None:
-        """The host has waited for the card."""
         if self.on:
             self._add([("synchronize", SYNC, 0, 0, 0, 0, ())])
 
@@ -123,7 +122,6 @@ class Clock:
 
     @one_at_a_time
     def again(self, rows: List[Row]) -> None:
-        """The same kernels ran once more."""
         if len(self._rows) + len(rows) > self._most:
             self._drop()
         self._add(rows)

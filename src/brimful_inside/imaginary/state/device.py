@@ -51,7 +51,6 @@ Handler = Callable[["ImaginaryGpu", Any, Tuple, Dict[str, Any]], Any]
 
 
 def call_plainly(gpu: Any, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
-    """The handler of what needs none."""
     return func(*args, **kwargs)
 
 
@@ -220,7 +219,6 @@ class ImaginaryGpu:
             self.initialize()
 
     def initialized(self) -> None:
-        """CUDA is initialized."""
         self.touched = True
         self.read_settings()
         self.garbage.rest()
@@ -307,7 +305,6 @@ class ImaginaryGpu:
     # --- which tensors ---
 
     def holds(self, tensor: Tensor) -> bool:
-        """Whether `tensor` is on a card."""
         with torch._C.DisableTorchFunction():
             return self.is_imaginary(tensor)
 

@@ -45,7 +45,6 @@ def where_in_user_code() -> Optional[str]:
 
 
 def different_devices(name: str, first: str = "cuda:0", second: str = "cpu") -> RuntimeError:
-    """PyTorch's error for tensors of two devices in one operation."""
     return RuntimeError(
         "Expected all tensors to be on the same device, but found at least two devices, %s and "
         "%s! (when checking in %s)" % (first, second, name)

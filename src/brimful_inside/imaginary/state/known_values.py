@@ -158,7 +158,6 @@ class Known:
         return values
 
     def value_of(self, tensor: Tensor) -> Any:
-        """The one element of `tensor` as the host reads it."""
         return self.is_true(tensor) or self.read(tensor).item()
 
     def read(self, tensor: Tensor, dtype: Optional[torch.dtype] = None) -> Tensor:
@@ -356,7 +355,6 @@ class Known:
         return values
 
     def _picked(self, source: Tensor, out: Tensor) -> Any:
-        """`out` is what unknown places of `source` hold."""
         try:
             return _spread_evenly(self._numbers(source), out)
         except _NotKnown:

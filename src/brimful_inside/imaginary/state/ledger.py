@@ -139,7 +139,6 @@ class Ledger:
         self._work_off()
 
     def release(self, number: int, address: int) -> None:
-        """The end of what `reserve` gave."""
         with self._lock:
             self._free(number, address)
         self._work_off()
@@ -217,8 +216,6 @@ class Ledger:
             self.trace.lines(lines)
 
     def change_settings(self, text: str) -> None:
-        """The allocator's settings are others from now on. Raises ValueError for what it does not
-        know."""
         self._do(rows.Settings(text), self.allocator.change_settings, text)
 
     @one_at_a_time
@@ -268,7 +265,6 @@ class Ledger:
     def reserve_workspace(
         self, formula: str, args: Sequence[int], op: str, at_most: bool = False
     ) -> Block:
-        """Memory for a workspace whose size `formula` says (simulator/workspaces.py)."""
         return self.reserve(bytes_of(formula, args), op, formula, args, at_most)
 
     def _refuse(self, message: str) -> NoReturn:

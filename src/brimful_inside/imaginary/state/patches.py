@@ -47,7 +47,6 @@ class Patches:
         return put
 
     def set_all(self, owner: Any, **values: Any) -> None:
-        """Put each value at the attribute of its name."""
         for name, value in values.items():
             self.set(owner, name, value)
 
@@ -57,10 +56,8 @@ class Patches:
             self.set(owner, name, value)
 
     def undo_by(self, action: Callable[[], Any]) -> None:
-        """`action` takes something back that is no attribute."""
         self._undo.append(action)
 
     def restore(self) -> None:
-        """Everything is as it was before the first `set`."""
         while self._undo:
             self._undo.pop()()

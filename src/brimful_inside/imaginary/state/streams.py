@@ -73,7 +73,6 @@ class CurrentStreams(threading.local):
 
     @property
     def current(self) -> int:
-        """The current stream of that card."""
         return self.of(self.target)
 
     def of(self, index: int) -> int:
@@ -104,7 +103,6 @@ class CurrentStreams(threading.local):
         return 1 + next(self._turn) % _POOL_SIZE
 
     def on(self, index: int) -> ContextManager[None]:
-        """A context in which card `index` is named."""
         return replaced(self, "named", index)
 
 
@@ -209,7 +207,6 @@ class PrivatePools:
         return next((pool for pool, own in self._numbers.items() if own == number), (0, number))
 
     def release(self, pool: Any) -> Optional[int]:
-        """Its number, which it has no more."""
         return self._numbers.pop(pool, None)
 
 
@@ -243,7 +240,6 @@ class Captures:
         self._generator_state: Dict[int, List[Tuple[int, int]]] = {}
 
     def new_pool(self) -> PoolId:
-        """The id of a pool that a capture makes for itself."""
         return next(self._own), 0
 
     def new_handle(self) -> PoolId:

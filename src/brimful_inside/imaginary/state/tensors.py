@@ -25,7 +25,6 @@ is_meta: Callable[[Tensor], bool] = TensorBase.is_meta.__get__
 
 
 def empty(shape: Any, dtype: torch.dtype) -> Tensor:
-    """A new contiguous tensor of the card."""
     return torch.empty(shape, dtype=dtype, device=META)
 
 
@@ -105,7 +104,6 @@ def zeros_on_host(like: Tensor, dtype: Optional[torch.dtype] = None) -> Tensor:
 
 
 def autocast_on() -> bool:
-    """Whether torch.autocast("cuda") is in force in this thread."""
     return torch.is_autocast_enabled("cuda")
 
 

@@ -24,7 +24,6 @@ class TraceWriter:
         self.lines(rows.encode_row(row) + "\n")
 
     def lines(self, lines: str) -> None:
-        """Rows that are encoded already."""
         if self._file is not None:
             self._file.write(lines)
 

@@ -124,7 +124,6 @@ class Lengths:
         self.result_is(max(lengths, default=0))
 
     def are_among(self, args: Tuple) -> bool:
-        """Whether an operation reads such a tensor."""
         return self.any and any(self._of(tensor) for tensor in tensors_in(args))
 
     def of(self, name: str, shaped_by: Optional[int], args: Tuple, out: Any) -> Sequence[int]:

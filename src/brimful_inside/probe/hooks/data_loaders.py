@@ -179,7 +179,6 @@ class Loaders:
         return pass_
 
     def number_of(self, loader: Loader) -> int:
-        """Its place in `read`."""
         return self._all.index(loader)
 
     def end(self, pass_: Pass) -> None:

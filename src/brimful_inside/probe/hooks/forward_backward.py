@@ -181,7 +181,6 @@ class Losses:
             self._of_step = self._of_step / (scaler.get_scale() if scale is None else scale)
 
     def skip(self) -> None:
-        """A GradScaler left the step out."""
         self._of_step = None
 
     def read(self, waits: bool) -> List[Optional[float]]:

@@ -50,7 +50,6 @@ class Stepped:
 
     @property
     def groups(self) -> List[Any]:
-        """Its groups of parameters; [] once it is gone."""
         return getattr(self.optimizer(), "param_groups", [])
 
     def begin_step(self, optimizer: Any, uses_closure: bool) -> None:

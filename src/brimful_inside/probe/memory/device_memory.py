@@ -314,7 +314,6 @@ class AcceleratorMeter(DeviceMeter):
 
 
 def _fullest(cards: List[Tuple[int, int]]) -> Tuple[int, int]:
-    """The most of any card, by column."""
     return max(card[0] for card in cards), max(card[1] for card in cards)
 
 

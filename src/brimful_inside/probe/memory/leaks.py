@@ -62,7 +62,6 @@ class Leaks:
         self._evaluation: Dict[str, int] = {}
 
     def restart(self) -> None:
-        """The steps so far were a warm-up."""
         del self._steps[:]
 
     def step(self, latest: Optional[Pass]) -> None:

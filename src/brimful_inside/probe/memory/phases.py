@@ -82,7 +82,6 @@ class Phases:
         self._unphased = _worst(self._unphased, reading)
 
     def read(self) -> Dict[str, PhasePeak]:
-        """All phases so far, the current one included."""
         peaks = {
             **self._peaks,
             self.current: _with_visit(self._peaks.get(self.current), self._reading()),
@@ -94,7 +93,6 @@ class Phases:
         }
 
     def whole(self) -> PhasePeak:
-        """The peak over the whole process."""
         return _worst(self._unphased, self._reading())
 
 

@@ -198,7 +198,6 @@ class Overlay:
             self.written.append(absolute)
 
     def loaded(self, absolute: str) -> None:
-        """torch.load read a file of the user's."""
         if len(self._loaded) < MAX_LISTED:
             self._loaded.add(absolute)
 

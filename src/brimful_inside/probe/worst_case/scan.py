@@ -118,7 +118,6 @@ def worst_indices(scan: Scan) -> List[int]:
 
 
 def batches_drawn(size: int) -> int:
-    """How many batches of `size` samples are drawn to know the largest of them."""
     return max(FEWEST_DRAWN, min(MOST_DRAWN, DRAWN_SAMPLES // size))
 
 
