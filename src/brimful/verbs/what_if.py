@@ -195,12 +195,12 @@ def what_would_help(
     steps = FREE + OF_THE_SCRIPT if fits else FREE + MICRO_BATCHES + OF_THE_SCRIPT + SHARDED
     made: list[Remedy | NoRemedy | None] = []
     alone: Remedy | NoRemedy | None = None
-    lab = _Lab(view, answer, explained, searches)
+    estimator = _Estimator(view, answer, explained, searches)
     with UntilStopped() as work:
         now = _as_it_is(view, answer, explained, step_s is not None)
-        alone = lab.best_of(now, rounded_sizes(now))[1]
+        alone = estimator.best_of(now, rounded_sizes(now))[1]
         for step in steps:
-            now, remedy = lab.best_of(now, step(now))
+            now, remedy = estimator.best_of(now, step(now))
             made.append(remedy)
             if now.fits and not fits:
                 break
@@ -250,7 +250,7 @@ def _as_it_is(
 
 
 @dataclass(frozen=True)
-class _Lab:
+class _Estimator:
     """Where changes are made: by arithmetic, or by a trial with all that was switched so far."""
 
     view: CardView

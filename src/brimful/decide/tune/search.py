@@ -61,8 +61,8 @@ class Search:
     def steps(self) -> Generator[Request, TrialResult, None]:
         most = self.problem.max_trials
         for next_request, limit in (
-            (self._explored, self._most_explored),
-            (self._compared, most),
+            (self._explore, self._most_explored),
+            (self._compare, most),
             (self._verify, most + MAX_TRIALS),
         ):
             while len(self.runs.samples) < limit and self._failure is None:
@@ -188,7 +188,7 @@ class Search:
 
     # --- which trial comes next ---
 
-    def _explored(self) -> Request | None:
+    def _explore(self) -> Request | None:
         runs, own = self.runs, self._own
         if self._is_largest:  # smaller and smaller until it fits
             size = runs.ceiling
@@ -236,7 +236,7 @@ class Search:
                 why = f"{count} brought {gain_text(gain)}" if gain else f"{count} did not run"
         return others, None, why
 
-    def _compared(self) -> Request | None:
+    def _compare(self) -> Request | None:
         """The choice, and where it is not clearly faster another one, by turns with the user's own
         settings; what is named has run with its evaluation."""
         choice, own = self._choice()[0], self._own
@@ -262,7 +262,7 @@ class Search:
             smaller = replace(self._too_large, size=size)
             if self.runs.usable(smaller) and not self._evaluations(smaller):
                 return Request(smaller, see_eval=True)
-            request = self._compared()
+            request = self._compare()
             if request is not None:
                 return request
         named = self._named()[0]

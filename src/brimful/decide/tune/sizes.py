@@ -25,7 +25,7 @@ _ROWS = 6  # of sizes to show, where nobody named them
 
 
 @dataclass
-class _Seen:
+class _TrialFacts:
     """What the trials show of updates and of an epoch."""
 
     in_update: dict[int, Estimate] = field(default_factory=dict)  # samples by batch size, all ranks
@@ -58,7 +58,7 @@ class _Seen:
     def update_at(self, size: int) -> tuple[Estimate | None, float]:
         """(Samples of an update, its batches) where no trial at that size shows the first."""
         in_a_step = self.batches.get(size) or next(iter(sorted(self.batches.items())), (0, 1))[1]
-        counted = {seen: samples.value for seen, samples in self.in_update.items()}
+        counted = {at: samples.value for at, samples in self.in_update.items()}
         samples_at = samples_by_size(counted)
         if size in self.in_update or samples_at is None:
             return self.in_update.get(size), in_a_step
@@ -77,28 +77,28 @@ def tried_sizes(trials: Sequence[TrialResult], known: Iterable[TriedSize]) -> tu
 
     What does not fit has no speed and no epoch.
     """
-    seen = _Seen()
+    facts = _TrialFacts()
     for trial in trials:
         size = trial.trial.settings.get("batch_size")
         if trial.outcome is Outcome.COMPLETED and trial.reports and isinstance(size, int):
-            seen.add(trial, size)
-    return tuple(_with_epoch(seen, row) for row in sorted(known, key=attrgetter("batch_size")))
+            facts.add(trial, size)
+    return tuple(_with_epoch(facts, row) for row in sorted(known, key=attrgetter("batch_size")))
 
 
-def _with_epoch(seen: _Seen, row: TriedSize) -> TriedSize:
+def _with_epoch(facts: _TrialFacts, row: TriedSize) -> TriedSize:
     size, rate, updates = row.batch_size, row.samples_per_s, row.updates_per_epoch
-    effective, in_a_step = seen.update_at(size)
-    effective, trained = row.effective_batch or effective, seen.in_epoch
-    if updates is None and effective is not None and (trained or size in seen.lengths):
+    effective, in_a_step = facts.update_at(size)
+    effective, trained = row.effective_batch or effective, facts.in_epoch
+    if updates is None and effective is not None and (trained or size in facts.lengths):
         steps = steps_of_epoch(
             trained or math.inf,
             effective.value,
             in_a_step,
-            seen.drops_last,
-            seen.at_the_end,
-            seen.lengths.get(size),
+            facts.drops_last,
+            facts.at_the_end,
+            facts.lengths.get(size),
         )
-        updates = steps.updates(effective.source if size in seen.lengths else Source.PREDICTED)
+        updates = steps.updates(effective.source if size in facts.lengths else Source.PREDICTED)
         effective = replace(effective, value=steps.samples_per_step)
         trained = steps.samples if trained else None
     step_s, epoch_s = row.step_s, row.epoch_s
