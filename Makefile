@@ -17,7 +17,7 @@ TEST_ENVIRONMENT := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
 # Where tests are marked slow (tests/conftest.py), the recipes' all: other modules are not imported for them.
 SLOW_TESTS := tests/brimful_train tests/recipes tests/bench tests/brimful/end_to_end tests/test_install.py
 
-.PHONY: help setup test test-slow test-quick test-browser test-versions check format demo golden bench-predict bench-timm bench-llm bench-clock bench-probe bench-engine bench-kills card bench-cost bench-allocator bench-scripts bench-epochs bench-peers clean
+.PHONY: help setup test test-slow test-quick test-browser test-versions check format dist demo golden bench-predict bench-timm bench-llm bench-clock bench-probe bench-engine bench-kills card bench-cost bench-allocator bench-scripts bench-epochs bench-peers clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,11 @@ check: $(STAMP) ## Static checks: ruff, pyright, the import contracts
 format: $(STAMP) ## Let ruff format and repair what it can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+dist: $(STAMP) ## Build the wheel and the source archive into dist/, and check what the package index will check
+	rm -rf dist
+	$(PY) -m build --outdir dist .
+	$(PY) -m twine check --strict dist/*
 
 demo: $(STAMP) ## Predict a GPT-2 on two cards in seconds; then audit, tune and train an example on this CPU (some 5 minutes)
 	$(PY) examples/demo.py

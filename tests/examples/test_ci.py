@@ -17,9 +17,8 @@ yaml = pytest.importorskip("yaml")
 pytest.importorskip("torch")
 
 ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / ".github/actions/brimful"
-ACTION = yaml.safe_load((FOLDER / "action.yml").read_text("utf-8"))
-COMMENT = yaml.safe_load((FOLDER / "comment" / "action.yml").read_text("utf-8"))
+ACTION = yaml.safe_load((ROOT / "action.yml").read_text("utf-8"))
+COMMENT = yaml.safe_load((ROOT / "comment" / "action.yml").read_text("utf-8"))
 CI = ROOT / "examples" / "ci"
 JOBS = """
 [jobs.small]
