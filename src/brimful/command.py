@@ -89,7 +89,7 @@ def _slots(argv: tuple[str, ...]) -> tuple[Slot, ...]:
         if equals:
             slots.append(Slot(flag, i, flag + "=", value))
         elif flag.startswith("-"):
-            has_value = not following.startswith("-")
+            has_value = not following.startswith("-") or following[1:2].isdigit()  # -1
             slots.append(Slot(flag, i + has_value, "", following if has_value else ""))
     return tuple(slots)
 

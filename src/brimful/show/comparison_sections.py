@@ -23,7 +23,7 @@ _NAMES: dict[str, tuple[str, Callable[[float | None], str]]] = {
     "samples_per_s": ("samples/s", speed_text),
     "step_s": ("time of a step", seconds_text),
     "epoch_s": ("time of an epoch", seconds_text),
-    "samples_per_step": ("samples in a step", count_text),
+    "samples_per_step": ("effective batch", count_text),
     "peak_allocated_bytes": ("peak memory, allocated", bytes_text),
     "peak_reserved_bytes": ("peak memory, reserved", bytes_text),
     "peak_device_bytes": ("peak memory of the device", bytes_text),

@@ -306,14 +306,11 @@ def of_grid(prediction: Prediction) -> Headline:
 def of_audit(audit: Audit) -> Headline:
     if audit.host is not None:
         return Headline("note", audit.host.summary)
-    per_step = audit.effective.samples_per_step
-    does = (
-        f"{'an unknown number of' if per_step is None else count_text(per_step)} "
-        f"{'sample' if per_step == 1 else 'samples'} in each step"
-        f"{' (assumed)' if audit.effective.samples_source is Source.ASSUMED else ''}"
-    )
     if not audit.findings:
-        return Headline("good", f"No issues found: the command does what was requested, {does}.")
+        assumed = " (assumed)" if audit.effective.samples_source is Source.ASSUMED else ""
+        size = audit.effective.samples_per_step
+        batch = f"effective batch {'unknown' if size is None else count_text(size)}{assumed}"
+        return Headline("good", f"No issues found: the command does what was requested, {batch}.")
     first = audit.findings[0]
     tone = "bad" if first.code == "does-not-fit" else "note"
     return Headline(tone, f"{counted(len(audit.findings), 'finding')}: {first.problem}")

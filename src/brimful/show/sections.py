@@ -174,14 +174,14 @@ def effective_rows(audit: Audit) -> tuple[tuple[str, Cell], ...]:
     """What the script really did. Absent numbers are dashes, never 0."""
     effective = audit.effective
     numbers = {
-        "samples in a batch of the loader": (effective.loader_batch_size, count_text),
-        "batches in a step": (effective.batches_per_step, count_text),
+        "batch size of the loader": (effective.loader_batch_size, count_text),
+        "batches per step": (effective.batches_per_step, count_text),
         "ranks": (effective.ranks, count_text),
-        "samples in a step": (effective.samples_per_step, count_text),
+        "effective batch": (effective.samples_per_step, count_text),
         "time of a step": (audit.step_s, seconds_text),
-        "of it waiting for data": (audit.loading_share, share_text),
+        "waiting for data": (audit.loading_share, share_text),
     }
-    sources = {"samples in a step": effective.samples_source}
+    sources = {"effective batch": effective.samples_source}
     rows = (
         (name, ABSENT if v is None else Cell(text(v), sources.get(name, Source.MEASURED)))
         for name, (v, text) in numbers.items()

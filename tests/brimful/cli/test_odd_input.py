@@ -206,5 +206,5 @@ def test_the_options_of_all_verbs_are_drawn():
     """The test above can fail: it knows what there is to type."""
     assert {"predict", "run", "report", "monitor", "check"} <= set(VERBS)
     assert {"--budget", "--snapshot", "--gpu"} <= set(_options("predict"))
-    assert _options("tune")["--strict"] and not _options("tune")["--budget"]
+    assert _options("tune")["--details"] and not _options("tune")["--budget"]
     assert 5 in CODES and 130 in CODES and sys.platform == "linux"

@@ -297,7 +297,7 @@ def test_an_audits_headline_says_where_the_samples_of_a_step_are_assumed() -> No
     audit = product.ALL["audit-clean"]().audit
     effective = replace(audit.effective, samples_source=Source.ASSUMED)
     sentence = of_audit(replace(audit, effective=effective)).sentence
-    assert sentence.endswith("samples in each step (assumed).")
+    assert sentence.endswith("effective batch 64 (assumed).")
 
 
 def test_a_leak_stands_before_the_peak_that_it_outgrows() -> None:

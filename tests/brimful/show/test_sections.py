@@ -97,7 +97,7 @@ def test_an_absent_number_of_an_audit_is_a_dash_and_never_nought() -> None:
     audit = product.audit_record().audit
     effective = replace(audit.effective, loader_batch_size=None, samples_per_step=None)
     rows = dict(effective_rows(replace(audit, effective=effective, loading_share=None)))
-    names = ("samples in a batch of the loader", "samples in a step", "of it waiting for data")
+    names = ("batch size of the loader", "effective batch", "waiting for data")
     assert [rows[name].text for name in names] == ["–"] * 3
 
 

@@ -124,7 +124,7 @@ def test_samples_that_no_loader_counted_are_assumed_and_those_of_a_loader_measur
     world = World() if loaders is None else reporting(loaders=[])
     report = work(world, audit, ("my-train", "--batch-size", "32"), device="cpu").audit
     assert (
-        dict(effective_rows(report))["samples in a step"].source
+        dict(effective_rows(report))["effective batch"].source
         is source
         is report.effective.samples_source
     )
