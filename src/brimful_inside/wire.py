@@ -56,7 +56,7 @@ class Card:
 @dataclass(frozen=True)
 class Place:
     """Where a script without a flag has the number of a setting, as a trial found it
-    (`probe/batch_size`). `kind` "script": a literal of its text, from which the loader's number
+    (`probe/script_text`). `kind` "script": a literal of its text, from which the loader's number
     comes, or, without a loader, one that the model's input has as its first dimension. "loader":
     the number is set where the loader is made."""
 

@@ -79,16 +79,11 @@ def start() -> None:
     import_hooks.when_imported("torch", functools.partial(_install, context))
     if context.only_imports:
         _begin_forked_trial(context, serve(context))
-    if config.audits:
-        from brimful_inside.probe.batch_size import config_files
-        from brimful_inside.probe.requests import changes
+    config = context.config
+    if config.audits or config.find_places or config.places:
+        from brimful_inside.probe.script_text.places import enter_user_code
 
-        changes.enter()
-        config_files.watch()
-    if context.config.find_places or context.config.places:
-        from brimful_inside.probe.batch_size.places import enter_user_code
-
-        enter_user_code(context.config)
+        enter_user_code(config)
 
 
 def _child_begins(original: Any, process: Any, *args: Any, **kwargs: Any) -> Any:
@@ -118,8 +113,8 @@ def _begin_forked_trial(context: ProcessContext, request: Dict[str, Any]) -> Non
     _end_with_parent(os.getppid(), signal.SIGKILL)
     take_streams(config.folder)
     if "torch" in sys.modules:
-        from brimful_inside.probe.batch_size.places import enter_loaders
         from brimful_inside.probe.memory.device_memory import meter_for
+        from brimful_inside.probe.script_text.places import enter_loaders
 
         context.emit(TorchImported(str(sys.modules["torch"].__version__)))
         meter: Any = meter_for(context)
@@ -147,7 +142,6 @@ def _install(context: ProcessContext, torch: Any) -> None:
     """The hooks into torch's base classes, and the probe that they call. Runs when `import torch`
     is complete.
     """
-    from brimful_inside.probe.batch_size.places import enter_loaders
     from brimful_inside.probe.hooks.data_loaders import patch_loaders
     from brimful_inside.probe.hooks.exceptions import watch_exceptions
     from brimful_inside.probe.hooks.forward_backward import patch_backward, patch_compile
@@ -155,6 +149,7 @@ def _install(context: ProcessContext, torch: Any) -> None:
     from brimful_inside.probe.hooks.optimizer_steps import patch_graphs, patch_optimizers
     from brimful_inside.probe.memory.device_memory import meter_for
     from brimful_inside.probe.process.exit import patch_groups, patch_spawn
+    from brimful_inside.probe.script_text.places import enter_loaders
     from brimful_inside.probe.worst_case.worst_batches import patch_samplers
 
     context.emit(TorchImported(str(torch.__version__)))

@@ -11,9 +11,9 @@ from torch.utils.data import BatchSampler
 from torch.utils.data import dataloader as torch_dataloader
 
 from brimful_inside.probe import batch_tensors
-from brimful_inside.probe.batch_size.places import places_of_loader
 from brimful_inside.probe.context import guarded
 from brimful_inside.probe.random_states import random_states
+from brimful_inside.probe.script_text.places import places_of_loader
 from brimful_inside.wire import BatchSeen, Draws, LoaderSeen, LoadingSpeed, Place
 
 KEPT_STEPS = 2000  # of a run without an end

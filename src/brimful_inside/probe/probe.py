@@ -9,7 +9,6 @@ from typing import Any, List, Optional, Tuple
 import torch
 
 from brimful_inside.left_out import FEW_OPERATIONS, Evaluations
-from brimful_inside.probe.batch_size.places import places_of_input
 from brimful_inside.probe.context import ProcessContext, guarded
 from brimful_inside.probe.course import Course
 from brimful_inside.probe.hooks.audited import Audited
@@ -24,6 +23,7 @@ from brimful_inside.probe.passes import EVAL, KEPT_STEPS, TRAIN, Pass
 from brimful_inside.probe.process import exit
 from brimful_inside.probe.process.early_stop import Limits
 from brimful_inside.probe.report import Reporting
+from brimful_inside.probe.script_text.places import places_of_input
 from brimful_inside.probe.timing import RunCounter, StepTimes, clock_for
 from brimful_inside.probe.train_or_eval import TrainOrEval
 from brimful_inside.wire import NO_LIMIT

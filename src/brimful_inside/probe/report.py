@@ -9,14 +9,14 @@ from typing import Any, List, Optional
 
 import torch
 
-from brimful_inside.probe.batch_size import user_code
-from brimful_inside.probe.batch_size.places import places_of_input
 from brimful_inside.probe.context import guarded, note_own_error
 from brimful_inside.probe.hooks.optimizer_steps import BY_HAND
 from brimful_inside.probe.memory.device_memory import accelerator_type, is_started
 from brimful_inside.probe.process.exit import world
-from brimful_inside.probe.requests.changes import replaced
-from brimful_inside.probe.requests.definitions import definitions
+from brimful_inside.probe.script_text import user_code
+from brimful_inside.probe.script_text.definitions import definitions
+from brimful_inside.probe.script_text.places import places_of_input
+from brimful_inside.probe.script_text.recorders import replaced
 from brimful_inside.wire import NO_LIMIT, Place, Progress, Report, RunCounters
 
 PROGRESS_S = 0.5

@@ -11,11 +11,11 @@ from typing import Any, Dict, Optional, Set
 
 import torch
 
-from brimful_inside.probe.batch_size.user_code import is_users
 from brimful_inside.probe.context import call_probe, current_probe, guarded, patch
 from brimful_inside.probe.import_hooks import import_hooks
 from brimful_inside.probe.memory.device_memory import is_started
 from brimful_inside.probe.memory.phases import TRAIN, Phases
+from brimful_inside.probe.script_text.user_code import is_users
 from brimful_inside.wire import Precision
 
 MAX_LINES = 16

@@ -16,7 +16,6 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 from torch.utils.data import dataloader as torch_dataloader
 
 from brimful_inside.probe import batch_tensors
-from brimful_inside.probe.batch_size.places import patch_constructor
 from brimful_inside.probe.context import call_probe, current_probe, guarded, patch
 from brimful_inside.probe.draws import OWN, draws_of
 from brimful_inside.probe.loading_speed import speeds_of
@@ -32,6 +31,7 @@ from brimful_inside.probe.passes import (
     samples_in,
 )
 from brimful_inside.probe.process import exit
+from brimful_inside.probe.script_text.places import patch_constructor
 from brimful_inside.wire import BatchSeen, LeftOut, LoaderSeen
 
 MAX_LOADERS = 64

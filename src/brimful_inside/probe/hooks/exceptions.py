@@ -16,9 +16,9 @@ import traceback
 from typing import Any, Callable, Iterable, Iterator, List, Optional, Tuple
 
 from brimful_inside import Refused
-from brimful_inside.probe.batch_size import user_code
 from brimful_inside.probe.context import call_probe, current_context, guarded
 from brimful_inside.probe.passes import Ended
+from brimful_inside.probe.script_text import user_code
 from brimful_inside.signals import signal_of_a_worker
 from brimful_inside.simulator import oom_patterns
 from brimful_inside.wire import Failure

@@ -1,7 +1,7 @@
 """What a script asks for by name in its text, its files and its environment, as it is read, beside
 what a loader or an optimizer was made with."""
 
-import builtins
+import ast
 import dataclasses
 import importlib
 import sys
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.decide.audit.requests import requests_in
-from brimful_inside.probe.requests import changes, definitions
+from brimful_inside.probe.script_text import definitions, recorders
 from brimful_inside.wire import Asked
 from tests.brimful.decide.builders import loader, optimizer, report, sample
 
@@ -56,18 +56,15 @@ def read(tmp_path, monkeypatch):
         monkeypatch.setattr(sys, "argv", ["train.py", *argv])
         for variable, text in (env or {}).items():
             monkeypatch.setenv(variable, text)
-        monkeypatch.setattr(builtins, changes._BOUNDED, changes._bounded, raising=False)
-        monkeypatch.setattr(builtins, changes._CHOSEN, changes._chosen, raising=False)
         monkeypatch.setattr(definitions.user_code, "loaded", lambda: paths)
         opened = {str(tmp_path / name): True for name in sources if "." in name}
         monkeypatch.setattr(definitions.config_files, "opened", opened)
-        changes._spots.clear()
-        changes.replaced.clear()
+        recorders._spots.clear()
+        recorders.replaced.clear()
         source = (tmp_path / "train.py").read_bytes()
-        tree = changes.marked(source, "train.py")
-        exec(compile(tree or source, "train.py", "exec"), {"__name__": "__main__"})
+        exec(compile(recorded(source, "train.py"), "train.py", "exec"), {"__name__": "__main__"})
         made = importlib.import_module("made_up_torch").made
-        asked = [*definitions.definitions(), *changes.replaced.values()]
+        asked = [*definitions.definitions(), *recorders.replaced.values()]
         one = loader(made.get("batch_size", 8), workers=made.get("num_workers", 0))
         optimizers = [optimizer((made["lr"],), made_with=made["lr"])] if "lr" in made else []
         batches = [made.get("accumulation", 1)] * 12
@@ -75,6 +72,12 @@ def read(tmp_path, monkeypatch):
         return {one.setting: one for one in requests_in(sample([seen]))}
 
     return run
+
+
+def recorded(source, path):
+    tree = ast.parse(source, path)
+    recorders.record(tree, source, path)
+    return ast.fix_missing_locations(tree)
 
 
 def becomes(asked):
@@ -332,8 +335,8 @@ def test_where_nothing_is_capped_nothing_is_said(read, name):
 
 
 def test_a_script_without_such_names_runs_as_it_is():
-    assert changes.marked(b"x = torch.max(batch, 1)\n", "train.py") is None
-    assert changes.marked(b"x = min(width, 2)\nprint(max(x, 3))\n", "train.py") is None
+    for source in (b"x = torch.max(batch, 1)\n", b"x = min(width, 2)\nprint(max(x, 3))\n"):
+        assert not recorders.record(ast.parse(source), source, "train.py")
 
 
 SOURCE = """
@@ -358,9 +361,7 @@ def test_a_script_computes_the_same_with_recorders_as_without(size, others, flag
         exec(compile(code, "f.py", "exec"), names)
         return names["f"](size, others, flag), calls
 
-    setattr(builtins, changes._BOUNDED, changes._bounded)
-    setattr(builtins, changes._CHOSEN, changes._chosen)
-    assert outcome(changes.marked(SOURCE.encode(), "f.py")) == outcome(SOURCE)
+    assert outcome(recorded(SOURCE.encode(), "f.py")) == outcome(SOURCE)
 
 
 def test_a_number_that_two_lines_may_have_changed_is_not_told():

@@ -12,7 +12,6 @@ import torch
 import brimful_inside
 from brimful_inside import Refused
 from brimful_inside.imaginary.state.errors import Unsupported
-from brimful_inside.probe.batch_size import user_code
 from brimful_inside.probe.hooks import exceptions
 from brimful_inside.probe.hooks.exceptions import (
     Failures,
@@ -24,6 +23,7 @@ from brimful_inside.probe.hooks.exceptions import (
 )
 from brimful_inside.probe.passes import Ended
 from brimful_inside.probe.sandbox.overlay import Overlay
+from brimful_inside.probe.script_text import user_code
 from tests.brimful_inside.imaginary.conftest import card, entered
 
 OURS = os.path.dirname(str(brimful_inside.__file__))

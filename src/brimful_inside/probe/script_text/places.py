@@ -4,7 +4,6 @@ BatchSampler."""
 
 from __future__ import annotations
 
-import ast
 import functools
 import inspect
 import linecache
@@ -13,16 +12,17 @@ import sys
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from brimful_inside.probe.batch_size import config_files, user_code
-from brimful_inside.probe.batch_size.literals import (
+from brimful_inside.probe.context import guarded, patch
+from brimful_inside.probe.script_text import config_files, user_code
+from brimful_inside.probe.script_text.literals import (
     Literal,
     Literals,
     Number,
     limits,
     places_of,
-    replaced,
+    replace,
 )
-from brimful_inside.probe.context import guarded, patch
+from brimful_inside.probe.script_text.recorders import record
 from brimful_inside.wire import Place, TrialConfig
 
 literals: Optional[Literals] = None  # in a finding trial
@@ -44,13 +44,9 @@ _OF_LOADERS = os.path.join("torch", "utils", "data", "")
 
 
 def enter_user_code(config: TrialConfig) -> None:
-    """Before the script starts: its text is read by us where a place in it is found or set."""
+    """Before the script starts: its text is read by us where a place in it is found or set, or what
+    it asks for is audited."""
     global literals
-    if config.find_places == SCRIPT:
-        literals = marked = Literals()
-        config_files.watch()
-        user_code.enter(lambda source, path: marked.mark(source, os.path.realpath(path)))
-        ForkingPickler.register(Number, Number.keep_place)
     by_file: Dict[str, Dict[Tuple[int, int], Tuple[int, int]]] = {}
     for name, place in config.places.items():
         if place.kind == SCRIPT and name in config.settings:
@@ -58,15 +54,20 @@ def enter_user_code(config: TrialConfig) -> None:
                 place.number,
                 int(config.settings[name]),
             )
+    changes: List[user_code.Change] = []
     if by_file:
         config_files.replace(by_file)
-        user_code.enter(lambda source, path: _replaced(source, os.path.realpath(path), by_file))
-
-
-def _replaced(
-    source: bytes, path: str, by_file: Dict[str, Dict[Tuple[int, int], Tuple[int, int]]]
-) -> Optional[ast.Module]:
-    return replaced(source, path, by_file[path]) if path in by_file else None
+        changes.append(functools.partial(replace, by_file))
+    if config.audits or config.find_places == SCRIPT:
+        config_files.watch()
+    if config.find_places == SCRIPT:
+        literals = Literals()
+        ForkingPickler.register(Number, Number.keep_place)
+        changes.append(literals.mark)
+    elif config.audits:
+        changes.append(record)
+    if changes:
+        user_code.enter(changes)
 
 
 def enter_loaders(config: TrialConfig) -> None:

@@ -12,9 +12,9 @@ import re
 import sys
 from typing import Any, Dict, Iterator, NamedTuple, Optional, Set, Tuple
 
-from brimful_inside.probe.batch_size import user_code
 from brimful_inside.probe.context import guarded, note
 from brimful_inside.probe.sandbox.python_files import Replacement
+from brimful_inside.probe.script_text import user_code
 from brimful_inside.setting_names import setting_of
 
 LARGEST = 1 << 20  # bytes of a file: a larger one holds data

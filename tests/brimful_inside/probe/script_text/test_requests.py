@@ -1,5 +1,7 @@
 """What the report of an audit has of a script's requests, as the script runs."""
 
+from brimful_inside.wire import Place
+
 FILES = """
 import json, os, pathlib, torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -74,3 +76,32 @@ def test_a_script_that_comes_to_its_end_is_read_as_well(run_trial):
 def test_a_trial_that_is_no_audit_reports_none(run_trial):
     report = run_trial(FILES, device="cpu", env={"LOADER_WORKERS": "0"}).report
     assert report["asked"] == []
+
+
+CAPPED = """
+import torch
+from torch.utils.data import DataLoader
+
+batch_size = 8
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+for x in DataLoader(torch.randn(16, 8), batch_size=min(batch_size, 2)):
+    model(x).mean().backward()
+    optimizer.step()
+"""
+
+
+def test_what_caps_a_number_that_brimful_has_set_in_the_same_text_is_found(run_trial, tmp_path):
+    (tmp_path / "script.py").write_text(CAPPED)
+    place = Place("script", str(tmp_path / "script.py"), 5, 13, 8, "batch_size = 8", "script.py:8")
+    report = run_trial(
+        [str(tmp_path / "script.py")],
+        device="cpu",
+        audits=True,
+        settings={"batch_size": 64},
+        places={"batch_size": place},
+    ).report
+    asked = [one for one in report["asked"] if one["use"] == "replaced"]
+    assert [(one["requested"], one["effective"], one["changed_at"]) for one in asked] == [
+        (64, 2, "script.py:8")
+    ]

@@ -7,7 +7,7 @@ import sys
 def test_a_file_that_the_script_itself_wrote_asks_for_nothing(tmp_path):
     (tmp_path / "given.yaml").write_text("batch_size: 8\n")
     script = """
-from brimful_inside.probe.batch_size import config_files
+from brimful_inside.probe.script_text import config_files
 config_files.watch()
 with open("hparams.yaml", "w") as file:
     file.write("batch_size: 64\\n")
@@ -25,7 +25,7 @@ def test_modules_that_the_user_imports_take_no_place_of_a_file_of_settings(tmp_p
     for number in range(70):
         (tmp_path / f"module{number}.py").write_text("")
     script = """
-from brimful_inside.probe.batch_size import config_files
+from brimful_inside.probe.script_text import config_files
 config_files.watch()
 for number in range(70):
     __import__("module%d" % number)

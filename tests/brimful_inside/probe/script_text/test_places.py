@@ -322,7 +322,7 @@ def test_a_loader_that_never_calls_torchs_constructor_has_its_place_where_it_is_
     """As torchdata's StatefulDataLoader."""
     script = """
 from torch.utils.data import DataLoader
-from brimful_inside.probe.batch_size import places
+from brimful_inside.probe.script_text import places
 
 TEXT = '''
 class Own(DataLoader):

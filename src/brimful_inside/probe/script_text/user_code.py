@@ -1,9 +1,9 @@
 """How Python gets the code of the user's own files: as the script, with ``-m``, by an import, in a
 spawned process.
 
-`enter` lets a function make the tree of each such file. Files of packages (site-packages, the
-standard library) are left alone,
-and nothing is written: neither the files nor bytecode.
+`enter` lets functions change the tree of each such file, one after another. Files of packages
+(site-packages, the standard library) are left alone, and nothing is written: neither the files nor
+bytecode.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ import io
 import os
 import sys
 import sysconfig
-from typing import Any, Callable, List, Optional
+from typing import Any, Callable, List, Sequence
 
 from brimful_inside.probe.context import note, note_own_error, own_script, patch
 
-#: The tree to run in place of a file's own; None: the file as it is.
-MakeTree = Callable[[bytes, str], Optional[ast.Module]]
+#: Changes the tree of a text, by its path, and says whether it did. Raises LookupError where a
+#: number is not there.
+Change = Callable[[ast.Module, bytes, str], bool]
 
 FIRST = "__brimful_first__"  # in builtins: what the script calls before all else
 _PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib") + os.sep
 # Python takes `__main__.__file__` away when the script is over, before what runs at exit.
 _SCRIPT = os.path.abspath(own_script())
-OURS = os.path.abspath(__file__).partition("probe" + os.sep + "batch_size")[0]
+OURS = os.path.abspath(__file__).rpartition("probe" + os.sep)[0]
 _LIBRARIES = tuple(
     os.path.realpath(path) + os.sep
     for path in (*map(sysconfig.get_path, ("stdlib", "platstdlib", "scripts")), OURS)
@@ -52,10 +53,8 @@ def loaded() -> List[str]:
     )
 
 
-def enter(make_tree: MakeTree) -> None:
-    """From here on `make_tree(source, path)` makes the trees of the user's files. Call it before
-    the script starts.
-    """
+def enter(changes: Sequence[Change]) -> None:
+    """From here on the user's files run as these make them. Call it once, before the script."""
 
     def code_of(path: str, begins_with: Any = None) -> Any:
         """None: Python's own way."""
@@ -63,9 +62,12 @@ def enter(make_tree: MakeTree) -> None:
             if not is_users(path):
                 return None
             with io.FileIO(path) as file:  # `open` may give other numbers
-                tree = make_tree(file.read(), path)
-            if tree is None:
+                source = file.read()
+            tree = ast.parse(source, path)
+            real = os.path.realpath(path)
+            if not sum(change(tree, source, real) for change in changes):
                 return None
+            ast.fix_missing_locations(tree)
             if begins_with is not None:
                 _insert_call(tree, begins_with)
             return compile(tree, path, "exec", dont_inherit=True)

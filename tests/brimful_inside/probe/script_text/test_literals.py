@@ -4,14 +4,15 @@ replaced.
 
 import ast
 import copy
+import functools
 import pickle
 import textwrap
 from typing import Any
 
 import pytest
 
-from brimful_inside.probe.batch_size import literals
-from brimful_inside.probe.batch_size.literals import places_of
+from brimful_inside.probe.script_text import literals
+from brimful_inside.probe.script_text.literals import places_of
 
 # : What a script gives its loader, in the forms that scripts have, and the line that brimful is to
 # change.
@@ -71,18 +72,30 @@ def execute(tree: Any, file: str = "train.py") -> list[Any]:
     return given
 
 
+def changed(change: Any, source: bytes, path: str = "train.py") -> ast.Module:
+    tree = ast.parse(source, path)
+    assert change(tree, source, path)
+    return ast.fix_missing_locations(tree)
+
+
+def marked(source: bytes, path: str = "train.py") -> ast.Module:
+    return changed(literals.Literals().mark, source, path)
+
+
+def replaced(source: bytes, numbers: Any) -> ast.Module:
+    return changed(functools.partial(literals.replace, {"train.py": numbers}), source)
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_a_number_leads_to_the_line_that_it_comes_from_and_changes_with_it(form):
     text, line = FORMS[form]
     source = textwrap.dedent(text).encode()
-    (given,) = execute(literals.Literals().mark(source, "train.py"))
+    (given,) = execute(marked(source))
     literal, _ = places_of(given)
     assert literal is not None and literal.line == line
     own = literal.number
-    changed = literals.replaced(
-        source, "train.py", {(literal.line, literal.column): (own, own // 2)}
-    )
-    assert [(number, type(number)) for number in execute(changed)] == [(given // 2, int)]
+    halved = replaced(source, {(literal.line, literal.column): (own, own // 2)})
+    assert [(number, type(number)) for number in execute(halved)] == [(given // 2, int)]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +108,7 @@ def test_a_number_leads_to_the_line_that_it_comes_from_and_changes_with_it(form)
     ],
 )
 def test_a_number_that_a_script_computes_leads_nowhere(text):
-    (given,) = execute(literals.Literals().mark(text.encode(), "train.py"))
+    (given,) = execute(marked(text.encode()))
     assert places_of(given) == (None, None)
 
 
@@ -115,7 +128,7 @@ def test_a_number_that_a_script_computes_leads_nowhere(text):
 def test_a_number_knows_the_number_that_min_or_max_sets_beside_it(tmp_path, line, limit):
     path = tmp_path / "train.py"
     path.write_text(f"asked = 32\n{line}\ngive(batch)\n")
-    (given,) = execute(literals.Literals().mark(path.read_bytes(), str(path)), str(path))
+    (given,) = execute(marked(path.read_bytes(), str(path)), str(path))
     literal, _ = places_of(given)
     known = literals.limits.get(literal, (None, ""))
     assert literal is not None and known == (limit, f"train.py:2 (`{line}`)" if limit else "")
@@ -134,14 +147,14 @@ def test_a_marked_script_computes_what_the_script_computes():
         case _: give("yes")
     """
     source = textwrap.dedent(text).encode()
-    assert execute(literals.Literals().mark(source, "train.py")) == execute(ast.parse(source))
+    assert execute(marked(source)) == execute(ast.parse(source))
 
 
 def test_lines_of_a_traceback_stay():
     source = b'"""doc"""\nbatch = 4\n\ndef f(\n  n=3):\n    raise KeyError(n)\nf()\n'
     for tree in (
-        literals.Literals().mark(source, "t.py"),
-        literals.replaced(source, "t.py", {(2, 8): (4, 9)}),
+        marked(source),
+        replaced(source, {(2, 8): (4, 9)}),
     ):
         with pytest.raises(KeyError) as caught:
             execute(tree)
@@ -149,27 +162,26 @@ def test_lines_of_a_traceback_stay():
 
 
 def test_a_number_is_an_int_in_a_file():
-    (given,) = execute(literals.Literals().mark(b"give(128)", "train.py"))
+    (given,) = execute(marked(b"give(128)"))
     assert type(pickle.loads(pickle.dumps(given))) is int and copy.copy(given) is given
 
 
 def test_other_places_of_the_same_number_are_named():
     found = literals.Literals()
-    (given,) = execute(
-        found.mark(b"batch = 128\nhidden = 128\nx = [0] * (128 + 1)\ngive(batch)", "train.py")
-    )
+    source = b"batch = 128\nhidden = 128\nx = [0] * (128 + 1)\ngive(batch)"
+    (given,) = execute(changed(found.mark, source))
     assert found.others(places_of(given)[0]) == ["train.py:2", "train.py:3"]
 
 
 def test_a_text_that_has_changed_is_refused():
     with pytest.raises(LookupError, match=r"train\.py:1 has no 128 any more"):
-        literals.replaced(b"batch = 129", "train.py", {(1, 8): (128, 64)})
+        replaced(b"batch = 129", {(1, 8): (128, 64)})
 
 
 def test_numbers_in_a_line_that_names_a_batch_are_candidates_where_no_loader_shows_which_is_meant():
     read = literals.Literals()
-    read.mark(
+    changed(
+        read.mark,
         b"heads = 16  # of each batch\nbatch_size = 16\nbatch_limit = 32\nmake(16, batches=16)",
-        "/work/train.py",
     )
     assert [(one.line, one.number) for one in read.of_a_batch(16)] == [(2, 16), (4, 16), (4, 16)]

@@ -138,9 +138,8 @@ class Literals:
         # (file, line, column, number), marked or not
         self._all: List[Tuple[str, int, int, int]] = []
 
-    def mark(self, source: bytes, path: str) -> ast.Module:
-        """The tree of `source`, whose integers know their places. SyntaxError, ValueError."""
-        tree = ast.parse(source, path)
+    def mark(self, tree: ast.Module, source: bytes, path: str) -> bool:
+        """The integers of the tree know their places from here on."""
         lines = source.decode("utf-8", "replace").splitlines()
         nodes: Any = ast.walk(tree)
         self._all += [(path, n.lineno, n.col_offset, n.value) for n in nodes if _is_number(n)]
@@ -151,10 +150,9 @@ class Literals:
             place = ast.Constant(len(self.table))
             self.table.append(Number(number, literal))
             lookup = ast.Subscript(ast.Name(TABLE, ast.Load()), place, ast.Load())
-            ast.fix_missing_locations(ast.copy_location(lookup, node))
-            _put(holder, name, index, lookup)
+            _put(holder, name, index, ast.copy_location(lookup, node))
         setattr(builtins, TABLE, self.table)
-        return tree
+        return True
 
     def others(self, literal: Literal) -> List[str]:
         """ "model.py:12", for each of some other places where the texts have this number."""
@@ -179,24 +177,25 @@ class Literals:
         return sorted(named, key=lambda place: (place.file, place.line, place.column))
 
 
-def replaced(
-    source: bytes, path: str, numbers: Dict[Tuple[int, int], Tuple[int, int]]
-) -> ast.Module:
-    """The tree of `source` with other integers: (line, column) -> (what stands there, what is to
-    stand there).
+def replace(
+    by_file: Dict[str, Dict[Tuple[int, int], Tuple[int, int]]],
+    tree: ast.Module,
+    source: bytes,
+    path: str,
+) -> bool:
+    """Other integers, by file and (line, column): (what stands there, what is to stand there).
 
     Raises LookupError where the text has changed since the place was found.
     """
-    tree, left = ast.parse(source, path), dict(numbers)
+    left = dict(by_file.get(path, {}))
     for holder, name, index, node in _values(tree):
         before, value = left.get((node.lineno, node.col_offset), (None, 0))
         if before is not None and before == node.value:
             del left[(node.lineno, node.col_offset)]
             _put(holder, name, index, ast.copy_location(ast.Constant(value), node))
-    if left:
-        line, column = next(iter(left))
-        raise LookupError("%s:%d has no %d any more" % (path, line, left[(line, column)][0]))
-    return tree
+    for (line, _), (before, _) in left.items():
+        raise LookupError("%s:%d has no %d any more" % (path, line, before))
+    return path in by_file
 
 
 def _is_number(node: Optional[ast.AST]) -> bool:

@@ -10,9 +10,9 @@ import os
 import re
 from typing import Any, Iterator, List, Tuple
 
-from brimful_inside.probe.batch_size import config_files, user_code
 from brimful_inside.probe.context import guarded
-from brimful_inside.probe.requests.names import constant_of, name_of
+from brimful_inside.probe.script_text import config_files, user_code
+from brimful_inside.probe.script_text.expressions import constant_of, name_of
 from brimful_inside.setting_names import setting_of
 from brimful_inside.wire import Asked
 

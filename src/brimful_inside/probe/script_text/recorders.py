@@ -12,10 +12,9 @@ import contextlib
 import dataclasses
 import os
 import re
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Tuple
 
-from brimful_inside.probe.batch_size import user_code
-from brimful_inside.probe.requests.names import asks, is_bare, name_of
+from brimful_inside.probe.script_text.expressions import asks, is_bare, name_of
 from brimful_inside.setting_names import setting_of
 from brimful_inside.wire import Asked
 
@@ -29,18 +28,13 @@ _spots: List[Tuple[Asked, int]] = []
 replaced: Dict[Tuple[int, float, float], Asked] = {}
 
 
-def enter() -> None:
-    """Before the script starts: its text is read by us."""
+def record(tree: ast.Module, source: bytes, path: str) -> bool:
+    """Puts recorders into the tree."""
     setattr(builtins, _BOUNDED, _bounded)
     setattr(builtins, _CHOSEN, _chosen)
-    user_code.enter(marked)
-
-
-def marked(source: bytes, path: str) -> Optional[ast.Module]:
-    """The tree of `source` with recorders; None where it needs none. SyntaxError, ValueError."""
-    tree, before = ast.parse(source, path), len(_spots)
+    before = len(_spots)
     _Marker(source.decode("utf-8", "replace"), os.path.basename(path)).visit(tree)
-    return ast.fix_missing_locations(tree) if len(_spots) > before else None
+    return len(_spots) > before
 
 
 def _bounded(number: int, function: Any, *args: Any, **kwargs: Any) -> Any:
