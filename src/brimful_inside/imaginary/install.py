@@ -33,7 +33,6 @@ from brimful_inside.imaginary.operators import (
     fused_kernels,
     recurrent,
 )
-from brimful_inside.imaginary.operators.avoid_sympy import avoid_sympy_import
 from brimful_inside.imaginary.operators.convolutions import Plans
 from brimful_inside.imaginary.operators.cublas import Workspaces
 from brimful_inside.imaginary.operators.flops import Classes
@@ -126,7 +125,6 @@ def _patch(gpu: ImaginaryGpu) -> None:
     devices.group_by_card(gpu)
     let_bodies_run(gpu)
     leave_uncompiled(gpu)
-    avoid_sympy_import(gpu)
     stand_in(gpu)
     data_dependent.refuse_nested_tensors(gpu)
     modes = Modes(lambda: (gpu.functions(), dispatch_mode.Operations(gpu)))
