@@ -177,6 +177,11 @@ def asks_in_all(command: Command, samples: int) -> bool:
     return slot is not None and slot.text == str(samples)
 
 
+def scripts(command: Command) -> list[Path]:
+    """The files of code that the command names."""
+    return [Path(word) for word in command.argv if word.endswith((".py", ".sh"))]
+
+
 def times_given(command: Command, flag: str) -> int:
     """How often a flag stands in the command."""
     return sum(slot.flag == flag for slot in _slots(command.argv))

@@ -19,6 +19,7 @@ from typing import Any
 
 from brimful import files, values
 from brimful.codec import Entry, decode_entry, encode_entry, read_wire_leniently
+from brimful.command import scripts
 from brimful.errors import (
     HOME_VARIABLE,
     BrimfulError,
@@ -328,10 +329,8 @@ def _name_of(command: values.Command | None) -> str:
     """One word for a command: its script's name, or the folder's where the script is called
     train.py like all the others.
     """
-    for word in command.argv if command else ():
-        path = Path(word)
-        if path.suffix in (".py", ".sh"):
-            names = [path.stem, *(part.name for part in path.resolve().parents if part.name)]
-            name = next((name for name in names if name.lower() not in _DULL_NAMES), path.stem)
-            return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40]
+    for path in scripts(command) if command else ():
+        names = [path.stem, *(part.name for part in path.resolve().parents if part.name)]
+        name = next((name for name in names if name.lower() not in _DULL_NAMES), path.stem)
+        return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40]
     return ""

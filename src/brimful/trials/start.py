@@ -176,5 +176,5 @@ def refuse_unreachable(command: Command, given: Mapping[str, Setting]) -> None:
 
 def _texts(command: Command) -> list[str]:
     """The scripts that the command names, as far as they can be read."""
-    paths = [Path(word) for word in command.argv if word.endswith(".py")]
-    return [path.read_text(errors="replace") for path in paths if path.is_file()]
+    paths = filter(Path.is_file, commands.scripts(command))
+    return [path.read_text(errors="replace") for path in paths if path.suffix == ".py"]
