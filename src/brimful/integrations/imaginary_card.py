@@ -32,14 +32,14 @@ class ImaginaryCard:
         self._traces: dict[int, io.StringIO] = defaultdict(io.StringIO)  # by the card's number
         card = to_card(kind.gpu)
         capacity = card.total_bytes - card.context_bytes
-        self._cards = imaginary.enter(card, capacity, self._traces.__getitem__, count=kind.count)
-        self._cards.annotations.calls.repeats = None  # whatever a test calls runs
-        self._cards.phase("train")
+        self._gpu = imaginary.enter(card, capacity, self._traces.__getitem__, count=kind.count)
+        self._gpu.annotations.calls.repeats = None  # whatever a test calls runs
+        self._gpu.cards.phase("train")
 
     def breakdown(self) -> Breakdown | None:
         """What the device peak so far is made of, on the fullest card; None where nothing was
         allocated."""
-        self._cards.flush()
+        self._gpu.cards.flush()
         wholes = []
         for file in self._traces.values():
             trace = decode(file.getvalue().splitlines())
@@ -72,7 +72,7 @@ class ImaginaryCard:
         )
 
     def leave(self) -> None:
-        self._cards.leave()
+        self._gpu.leave()
         for file in self._traces.values():
             file.close()
 
