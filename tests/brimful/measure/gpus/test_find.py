@@ -33,15 +33,21 @@ STICKERS = {  # what is printed on the box, GiB
     "l40": 48,
     "l40s": 48,
     "rtx6000-ada": 48,
+    "rtx4060ti-16gb": 16,
     "rtx4070ti": 12,
+    "rtx4070tisuper": 16,
     "rtx4080": 16,
     "rtx4090": 24,
     "h100": 80,
     "h100-pcie": 80,
     "h200": 141,
     "b200": 180,
+    "b300": 268,
+    "rtx5060ti-16gb": 16,
+    "rtx5070ti": 16,
     "rtx5080": 16,
     "rtx5090": 32,
+    "rtx-pro-6000": 96,
 }
 
 
