@@ -246,7 +246,7 @@ def _micro_batches(now: Situation) -> Changes:
         known = "sizes extrapolated to" if is_known else "a trial at"
         yield Change(
             f"accumulation-{parts}",
-            f"{parts} micro-batches of {part}",
+            f"batch size {part:,} with {parts} accumulation steps",
             f"batches of {part}, optimizer.step() after every {parts} of them, the loss divided "
             f"by {parts}: the same effective batch",
             Memory.with_all_gradients,
