@@ -73,4 +73,4 @@ def test_each_card_stands_in_one_line_at_80_columns() -> None:
         gpu.key for gpu in CARDS if sum(line.startswith(gpu.key + " ") for line in lines) != 1
     ]
     table = lines[2 : lines.index(next(line for line in lines if line.startswith("Usable memory")))]
-    assert not broken and len(table) - len(CARDS) <= 4, "long names may take a second line"
+    assert not broken and len(table) - len(CARDS) <= 6, "long names may take a second line"
