@@ -13,6 +13,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
+from brimful.decide.memory.bracket import least_step
 from bench import harness
 from bench.golden import figures
 from brimful.errors import DoesNotFit
@@ -122,14 +123,15 @@ def against(plain: dict[str, Any], sides: dict[str, dict[str, Any]]) -> dict[str
 
 
 def largest(folder: Path, common: list[str]) -> dict[str, Any]:
-    """The largest that predict names, and whether it fits and the next size does not."""
+    """The largest that predict names, and whether it fits and 3 % more does not."""
     answer = _answer(["predict", "--gpu", GPU, "--no-what-if"], at(8, common), folder)
     size = answer["largest_batch_size"]
     fits, next_fits = (
-        predicted(at(size + more, common), folder)["verdict"] == "fits" for more in (0, 1)
+        predicted(at(size + more, common), folder)["verdict"] == "fits"
+        for more in (0, least_step(size))
     )
     asked = {"gpu": GPU, "tokens": LENGTH, "batch_size": size}
-    asked |= {name: answer[name] for name in ("budget", "sizes")}
+    asked |= {name: answer[name] for name in ("budget", "rows")}
     return {**asked, "fits": fits, "next_fits": next_fits}
 
 

@@ -25,6 +25,7 @@ from brimful.errors import RecordUnreadable
 from brimful.measure.attempt import HEARTBEAT_S
 from brimful.record import RecordWriter
 from brimful.values import (
+    Answer,
     Budget,
     Device,
     EffectiveSetting,
@@ -35,7 +36,7 @@ from brimful.values import (
     Source,
     State,
     Status,
-    TriedSize,
+    Verdict,
 )
 from brimful.verbs.monitor import Monitor
 from tests.brimful.end_to_end.helper import environment
@@ -235,10 +236,10 @@ def _plan_in(home: Path, folder: Path) -> None:
                 3,
                 0,
                 sizes=(
-                    TriedSize(4, True, Estimate(1.0, Source.MEASURED)),
-                    TriedSize(
-                        BATCH_SIZE,
-                        True,
+                    Answer({"batch_size": 4}, Verdict.FITS, Estimate(1.0, Source.MEASURED)),
+                    Answer(
+                        {"batch_size": BATCH_SIZE},
+                        Verdict.FITS,
                         Estimate(PLANNED_PEAK_BYTES, Source.MEASURED),
                         samples_per_s=Estimate(PLANNED_RATE, Source.MEASURED),
                     ),

@@ -2,35 +2,24 @@
 fits, and what other sizes mean.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
-
 from brimful import command as commands
 from brimful.ask.reading import CardView, MemoryAnswer, Replayers
 from brimful.ask.search import nothing_fits, search
-from brimful.ask.speed import FIXED_TOTAL, has_a_fixed_total, speed_of
+from brimful.ask.speed import has_a_fixed_total
 from brimful.ask.traces import Trials, capacity_bytes
 from brimful.decide.batch_size_place import AUTO
 from brimful.decide.memory.fit import giving_back_s
 from brimful.decide.memory.intervals import TRIED, tried_kernels, with_part
 from brimful.decide.memory.search_traced import NOT_FOLLOWED, MemoryConclusion
 from brimful.decide.run.settings import BATCH_SIZE
-from brimful.decide.speed.epoch import epoch_of
-from brimful.decide.tune.sizes import between_traces, tried_sizes
 from brimful.errors import UntilStopped, UsageError
 from brimful.outcomes import SCRIPT_FAILED
 from brimful.trials.start import Start, takes
 from brimful.units import noun_of
 from brimful.values import (
     Diagnostic,
-    Estimate,
     IntervalPart,
-    Loading,
     Outcome,
-    PeakEstimate,
-    PredictedSpeed,
-    Source,
-    TriedSize,
     Verdict,
 )
 
@@ -169,10 +158,8 @@ def concluded(
     if size is None or largest is None:
         return None
     at = trials.effective(size) or size
-    if at in trials.completed():
-        return answer_at(view, size, view.traced_replayers(at), conclusion)
-    if model is not None and at >= min(model.fitted_at):
-        return answer_at(view, size, view.extrapolated(model, at), conclusion)
+    if (replayers := view.known_replayers(at, model)) is not None:
+        return answer_at(view, size, replayers, conclusion)
     too_large = at > largest and estimate.limited_by == "budget"
     return answer_at(view, size, None, conclusion) if too_large else None
 
@@ -253,12 +240,10 @@ def _replayers_at(view: CardView, conclusion: MemoryConclusion, size: int) -> Re
     """
     ran = [size for size in view.trials.completed() if size is not None]
     failed = any(result.outcome in SCRIPT_FAILED for result in view.trials.results.values())
-    model = conclusion.size_model
-    if size in ran or model is None or size < min(model.fitted_at):
+    known = view.known_replayers(size, conclusion.size_model)
+    if known is None or size in ran or (failed and size > max(ran, default=0)):
         return replayers_of_trial(view, size)
-    if failed and size > max(ran, default=0):
-        return replayers_of_trial(view, size)
-    return view.extrapolated(model, size)
+    return known
 
 
 def replayers_of_trial(view: CardView, batch_size: int | None) -> Replayers | None:
@@ -266,85 +251,3 @@ def replayers_of_trial(view: CardView, batch_size: int | None) -> Replayers | No
     if view.trials.result(batch_size).outcome is Outcome.OUT_OF_DEVICE_MEMORY:
         view.trials.result(batch_size, limitless=True)
     return view.traced_replayers(batch_size)
-
-
-def sizes_of(
-    view: CardView,
-    conclusion: MemoryConclusion,
-    sizes: Sequence[int],
-    loading: Loading | None = None,
-    samples: int | None = None,
-    are_named: bool = False,
-) -> tuple[TriedSize, ...]:
-    """What each batch size means by the traces that a search left, and by the models of them: no
-    trial is run. `are_named`: by the user; of others those whose memory is not known are left out.
-    `loading`, `samples`: as `epoch_of` takes them.
-    """
-    trials, rows = view.trials, []
-    completed = trials.completed()
-    for size in sizes:
-        at = trials.in_force(conclusion, size) or size
-        traced = at in completed or bool(trials.epochs.get(at))
-        row = replace(_memory_at(view, conclusion, at), batch_size=size, traced=traced)
-        if at in trials.results and at not in completed:
-            row = replace(row, fits=False)
-        speed = _speed_at(view, at)
-        if speed is not None:
-            epoch = epoch_of(trials.representative(), speed, loading, samples)
-            row = replace(row, samples_per_s=speed.samples_per_s, step_s=speed.step_s)
-            if epoch is not None and speed.samples_per_s is not None:
-                least = None if epoch.most_steps is None else epoch.steps
-                part = min(1.0, epoch.samples / (speed.samples_per_s.value * speed.step_s.value))
-                row = replace(
-                    row,
-                    effective_batch=Estimate(epoch.samples_per_step, Source.PREDICTED),
-                    updates_per_epoch=Estimate(
-                        epoch.steps, Source.PREDICTED, least, epoch.most_steps
-                    ),
-                    step_s=speed.step_s.with_all(lambda seconds, part=part: part * seconds),
-                    epoch_s=epoch.train_s,
-                )
-        rows.append(row)
-    rows = [row for row in rows if are_named or row.fits is not None]
-    return tried_sizes(list(trials.results.values()), rows)
-
-
-def _memory_at(view: CardView, conclusion: MemoryConclusion, size: int) -> TriedSize:
-    """By a trace at the size, by a model that a trace confirmed, by an epoch that was put together
-    there, or by the curve where the nearest traces allow what it says."""
-    trials, model, is_near = view.trials, conclusion.size_model, view.knows_epochs_near(size)
-    if size in trials.completed():
-        replayers = view.traced_replayers(size)
-    elif model is not None and size >= min(model.fitted_at):
-        replayers = view.extrapolated(model, size)
-    elif trials.epochs.get(size):
-        replayers = view.replayers(size, view.epochs(size, 1))
-    else:
-        estimate = conclusion.estimate
-        peak = between_traces(estimate.probes, estimate.curve, size)
-        fits = None if peak is None else (peak.high or peak.value) <= view.budget.bytes
-        is_uneven = any(trials.epochs.values())
-        return TriedSize(size, fits, peak, is_least=is_uneven and peak is not None)
-    if replayers is None:
-        return TriedSize(size)
-    answer = answer_at(view, size, replayers)
-    peak = answer.peak if is_near else answer.alone
-    fits, allocated = answer.verdict == Verdict.FITS, peak.allocated_bytes if peak else None
-    return TriedSize(size, fits, estimate_of(peak), is_least=not is_near, allocated_bytes=allocated)
-
-
-def _speed_at(view: CardView, size: int) -> PredictedSpeed | None:
-    """None where kernels at a size that was not traced are not known."""
-    completed, speed = view.trials.completed(), speed_of(view, size, None)
-    if isinstance(speed, Diagnostic):
-        return None
-    is_known = size in completed or (len(completed) > 1 and FIXED_TOTAL not in speed.notes)
-    return speed if is_known else None
-
-
-def estimate_of(peak: PeakEstimate | None) -> Estimate | None:
-    """The device peak."""
-    if peak is None:
-        return None
-    low, high = peak.device_interval_bytes
-    return Estimate(peak.device_bytes, peak.source, low, high)

@@ -14,9 +14,10 @@ from functools import partial
 
 from brimful.ask.answer import by_search, find, timed_batch
 from brimful.ask.reading import CardView, MemoryAnswer, view_of
+from brimful.ask.rows import until_confirmed, with_peak, with_speed
 from brimful.ask.speed import speed_of
 from brimful.decide.run.settings import BATCH_SIZE
-from brimful.decide.speed.epoch import epoch_of, loading_of
+from brimful.decide.speed.epoch import loading_of
 from brimful.errors import BrimfulError, DoesNotFit, UntilStopped
 from brimful.measure.gpus.prices import prices
 from brimful.measure.traces import cards_of
@@ -25,11 +26,12 @@ from brimful.trials.start import Start
 from brimful.units import GIB
 from brimful.values import (
     NOT_LOOKED_AT,
-    CardAnswer,
+    Answer,
     Device,
     Diagnostic,
     Estimate,
     Gpu,
+    Setting,
     Source,
     Verdict,
 )
@@ -43,29 +45,24 @@ class _Row:
     fails."""
 
     view: CardView
-    line: CardAnswer
+    line: Answer
     answer: MemoryAnswer | None = None
 
 
-def by_price(line: CardAnswer) -> tuple[float, ...]:
+def by_price(line: Answer) -> tuple[float, ...]:
     """What fits comes first, by the price of an epoch, or of a sample; without prices the fastest.
     Where another setting was asked for, by its largest value."""
     rate = line.samples_per_s.value if line.samples_per_s is not None else 0.0
     price = line.price_per_h.value if line.price_per_h is not None else None
     cost = price / rate if price is not None and rate else float("inf")
-    return (
-        Verdict.badness(line.verdict),
-        -(line.solved or 0),
-        cost,
-        -rate,
-        line.gpu.total_bytes.value * line.cards,
-    )
+    largest = 0 if line.settings.keys() <= {BATCH_SIZE} else line.largest or 0
+    return (Verdict.badness(line.verdict), -largest, cost, -rate, _bytes(line))
 
 
-def by_memory(line: CardAnswer) -> tuple[float, ...]:
+def by_memory(line: Answer) -> tuple[float, ...]:
     """What fits comes first, by the memory of all its cards in whole GiB; of as much by price."""
     fit, *rest = by_price(line)
-    return (fit, line.cards * round(line.gpu.total_bytes.value / GIB), *rest)
+    return (fit, round(_bytes(line) / GIB), *rest)
 
 
 def which_card(
@@ -73,8 +70,8 @@ def which_card(
     began: Start,
     samples: int | None,
     noted: list[Diagnostic],
-    order: Callable[[CardAnswer], tuple[float, ...]] = by_price,
-) -> tuple[CardView, MemoryAnswer, tuple[CardAnswer, ...]]:
+    order: Callable[[Answer], tuple[float, ...]] = by_price,
+) -> tuple[CardView, MemoryAnswer, tuple[Answer, ...]]:
     """(The first card in that order as it answers alone, its answer, a line for every card).
     `noted` gets what cut it short.
 
@@ -91,7 +88,8 @@ def which_card(
     stop = work.stop or session.stop
     if stop is not None:
         session.ended_early(stop)
-    rows.sort(key=lambda row: order(row.line))
+    if stop is not None:
+        rows.sort(key=lambda row: order(row.line))
     first = next((row for row in rows if row.answer is not None), None)
     if first is None or first.answer is None:
         raise stop or AssertionError("a search names a size, or says that none fits")
@@ -111,34 +109,37 @@ def which_card(
 
 def _confirm_the_first(
     rows: list[_Row],
-    order: Callable[[CardAnswer], tuple[float, ...]],
-    line_of: Callable[[CardView, MemoryAnswer], CardAnswer],
+    order: Callable[[Answer], tuple[float, ...]],
+    line_of: Callable[[CardView, MemoryAnswer], Answer],
 ) -> None:
     """The first card is asked as it would be alone, until it stays the first. Where none fits, that
     is the largest one, which says why."""
-    while True:
-        rows.sort(key=lambda row: order(row.line))
-        first = rows[0]
-        if first.line.verdict not in (Verdict.FITS, Verdict.TIGHT):
-            first = max(
-                rows, key=lambda row: (not row.line.problem, row.line.gpu.total_bytes.value)
-            )
-        if first.answer is None or first.view.is_read:
-            alone = replace(first.view, is_read=False)
-            first.answer = by_search(alone)
-            first.view, first.line = alone, line_of(alone, first.answer)
-        elif first is rows[0]:
-            return
-        else:  # none fits: the largest answers for all
-            rows[:] = [first, *(row for row in rows if row is not first)]
-            return
+
+    def first() -> int:
+        place = min(range(len(rows)), key=lambda at: order(rows[at].line))
+        if rows[place].line.verdict in (Verdict.FITS, Verdict.TIGHT):
+            return place
+        return max(
+            range(len(rows)), key=lambda at: (not rows[at].line.problem, _bytes(rows[at].line))
+        )
+
+    def confirm(place: int) -> None:
+        row, alone = rows[place], replace(rows[place].view, is_read=False)
+        if row.answer is None or row.view.is_read:
+            row.answer = by_search(alone)
+            row.view, row.line = alone, line_of(alone, row.answer)
+
+    answered = rows[until_confirmed(first, confirm)]
+    rows.sort(key=lambda row: order(row.line))
+    if rows[0].line.verdict not in (Verdict.FITS, Verdict.TIGHT):
+        rows.sort(key=lambda row: row is not answered)
 
 
 def _rows(
     session: Session,
     began: Start,
     noted: list[Diagnostic],
-    line_of: Callable[[CardView, MemoryAnswer], CardAnswer],
+    line_of: Callable[[CardView, MemoryAnswer], Answer],
 ) -> Iterator[_Row]:
     """The largest of the cards that are left is asked, and then all that do as it does."""
     left, question = list(began.several), None
@@ -185,7 +186,7 @@ def _rows(
 def _asked(
     view: CardView,
     find_answer: Callable[[CardView], MemoryAnswer],
-    line_of: Callable[[CardView, MemoryAnswer], CardAnswer],
+    line_of: Callable[[CardView, MemoryAnswer], Answer],
 ) -> _Row:
     try:
         answer = find_answer(view)
@@ -196,79 +197,61 @@ def _asked(
 
 def _line(
     view: CardView, answer: MemoryAnswer, samples: int | None, per_hour: Mapping[str, Estimate]
-) -> CardAnswer:
-    """With all cards of all machines: a machine is paid for as a whole."""
-    device, conclusion = view.device, answer.conclusion
-    line = CardAnswer(
-        view.gpu,
-        device.cards * device.machines,
-        answer.verdict,
-        answer.size,
-        answer.peak,
-        traced=view.trials.effective(answer.size) in view.trials.results,
-        machines=device.machines,
-    )
-    line = _with_sizes(line, view, answer.size, answer.largest)
-    return _priced(line, view, view.trials.in_force(conclusion, answer.size), samples, per_hour)
-
-
-def _without_answer(view: CardView, problem: str, verdict: Verdict | None = None) -> CardAnswer:
-    device, asked = view.device, view.question[1] if view.question else None
-    cards = device.cards * device.machines
-    gpu, machines = _gpu(device), device.machines
-    return CardAnswer(gpu, cards, verdict, asked, problem=problem, machines=machines)
-
-
-def _with_sizes(
-    line: CardAnswer, view: CardView, size: int | None, largest: int | None
-) -> CardAnswer:
-    """What a line answers for: the batch size asked or the largest, else the command's own with the
-    largest other value.
-    """
-    if view.trials.in_batches:
-        return replace(line, batch_size=size, largest_batch_size=largest)
-    batch_size = view.trials.settings_at(size).get(BATCH_SIZE)
-    batch_size = batch_size if isinstance(batch_size, int) else None
-    return replace(line, batch_size=batch_size, solved=largest)
-
-
-def _priced(
-    line: CardAnswer,
-    view: CardView,
-    batch_size: int | None,
-    samples: int | None,
-    per_hour: Mapping[str, Estimate],
-) -> CardAnswer:
-    """With its speed at a batch size, the time of an epoch by the card alone, what that costs, and
-    the cards it leaves idle.
-    """
+) -> Answer:
+    """With all cards of all machines: a machine is paid for as a whole; its speed, the time of an
+    epoch by the card alone, what that costs, and the cards it leaves idle."""
     trials = view.trials
+    at = trials.in_force(answer.conclusion, answer.size)
+    line = replace(
+        with_peak(_without_answer(view, "", answer.verdict), answer.peak),
+        settings=_settings(view, answer.size),
+        largest=answer.largest,
+        gpu=view.gpu,
+        traced=trials.effective(answer.size) in trials.results,
+    )
     if view.device.ranks is None:
         used = {index for _, index in cards_of(trials.representative())}
         line = replace(line, unused=line.cards - len(used) if used else 0)
-    hour = per_hour.get(line.gpu.key)
+    hour = per_hour.get(view.gpu.key)
     price = None if hour is None else replace(hour, value=hour.value * line.cards)
     line = replace(line, price_per_h=price)
-    if batch_size is None and trials.results.keys() != {None}:
+    speed = speed_of(view, at, None)
+    if isinstance(speed, Diagnostic) or (at is None and trials.results.keys() != {None}):
         return line
-    speed = speed_of(view, batch_size, None)
-    if isinstance(speed, Diagnostic):
+    line = with_speed(line, view, speed, samples=samples)
+    loading = loading_of(trials.session.results, speed)
+    line = replace(line, slow_loading=loading is not None and loading.binds)
+    if price is None or line.epoch_s is None:
         return line
-    epoch = epoch_of(trials.representative(), speed, None, samples)
-    epoch_s = None if epoch is None else epoch.train_s
-    loading, epoch_price = loading_of(trials.session.results, speed), None
-    if price is not None and epoch_s is not None:  # its interval is that of the seconds
-        of_seconds = epoch_s.with_all(lambda time: price.value * time / _HOUR_S)
-        epoch_price = replace(of_seconds, source=Source.ASSUMED, note=price.note)
-    return replace(
-        line,
-        samples_per_s=speed.samples_per_s,
-        epoch_s=epoch_s,
-        slow_loading=loading is not None and loading.binds,
-        epoch_price=epoch_price,
+    # its interval is that of the seconds
+    of_seconds = line.epoch_s.with_all(lambda time: price.value * time / _HOUR_S)
+    return replace(line, epoch_price=replace(of_seconds, source=Source.ASSUMED, note=price.note))
+
+
+def _settings(view: CardView, size: int | None) -> dict[str, Setting]:
+    """What was asked for at the size, and the batch size there."""
+    settings = view.trials.settings_at(size)
+    return {name: settings[name] for name in (view.trials.unknown, BATCH_SIZE) if name in settings}
+
+
+def _without_answer(view: CardView, problem: str, verdict: Verdict | None = None) -> Answer:
+    device, asked = view.device, view.question[1] if view.question else None
+    return Answer(
+        _settings(view, asked),
+        verdict,
+        traced=False,
+        gpu=device.gpu,
+        cards=device.cards * device.machines,
+        machines=device.machines,
+        problem=problem,
     )
 
 
 def _gpu(device: Device) -> Gpu:
     assert device.gpu is not None
     return device.gpu
+
+
+def _bytes(line: Answer) -> float:
+    """The memory of all its cards."""
+    return line.gpu.total_bytes.value * line.cards if line.gpu is not None else 0.0

@@ -10,7 +10,8 @@ from functools import partial
 from itertools import product
 
 from brimful.ask.answer import answer_at, asked_about, replayers_of_trial
-from brimful.ask.reading import CardView, MemoryAnswer, Replayers, view_of
+from brimful.ask.reading import CardView, MemoryAnswer, view_of
+from brimful.ask.rows import until_confirmed, with_peak, with_speed
 from brimful.ask.speed import speed_of
 from brimful.ask.traces import Trials
 from brimful.decide.loaders_seen import loaders
@@ -21,10 +22,9 @@ from brimful.trials.session import Session
 from brimful.trials.start import Start
 from brimful.values import (
     NOT_LOOKED_AT,
+    Answer,
     Diagnostic,
     Estimate,
-    GridCell,
-    PeakEstimate,
     Setting,
     Verdict,
 )
@@ -65,14 +65,6 @@ class _Row:
                 raise  # there is no such command, or no more time
             self.errors[size] = error
 
-    def replayers(self, size: int | None) -> Replayers | None:
-        """By a trace or the model; None where there is neither."""
-        if size in self.view.trials.completed():
-            return self.view.traced_replayers(size)
-        if self.model is None or size is None:
-            return None
-        return self.view.extrapolated(self.model, size)
-
     def program(self, size: int) -> Program | None:
         """What a trace of this size shows, as far as the command trains."""
         return None if size in self.errors else self.view.joined(size)
@@ -80,7 +72,7 @@ class _Row:
 
 def grid_of(
     session: Session, began: Start, grid: Grid, noted: list[Diagnostic]
-) -> tuple[CardView, MemoryAnswer, tuple[GridCell, ...]]:
+) -> tuple[CardView, MemoryAnswer, tuple[Answer, ...]]:
     """(The view of the best cell, its answer, all cells). `noted` gets what cut it short. Raises
     the first error where the command trains in no cell.
     """
@@ -120,23 +112,25 @@ class _Table:
 
     def look_at_the_best(self) -> None:
         """By a trace of its own, until it stays the best."""
-        looked_at: set[int] = set()
-        while (best := self.best) is not None and best not in looked_at:
-            looked_at.add(best)
-            row, value = self.places[best]
-            row.trace(row.size(value))
-            row.view.learn_epochs(row.size(value))  # after which it may fit no more
-            self.cells = [
-                _cell(*place, self.length) if place[0] is row else cell
-                for place, cell in zip(self.places, self.cells, strict=True)
-            ]
+        if self.best is not None:
+            until_confirmed(lambda: self.best or 0, self._look_at)
+
+    def _look_at(self, place: int) -> None:
+        row, value = self.places[place]
+        row.trace(row.size(value))
+        row.view.learn_epochs(row.size(value))  # after which it may fit no more
+        self.cells = [
+            _cell(*place, self.length) if place[0] is row else cell
+            for place, cell in zip(self.places, self.cells, strict=True)
+        ]
 
     def answer(self) -> tuple[CardView, MemoryAnswer]:
         assert self.best is not None
         row, value = self.places[self.best]
-        return row.view, answer_at(row.view, value, row.replayers(row.size(value)))
+        replayers = row.view.known_replayers(row.size(value), row.model)
+        return row.view, answer_at(row.view, value, replayers)
 
-    def in_order(self) -> tuple[GridCell, ...]:
+    def in_order(self) -> tuple[Answer, ...]:
         assert self.best is not None
         self.cells[self.best] = replace(self.cells[self.best], best=True)
         by_settings = {frozenset(cell.settings.items()): cell for cell in self.cells}
@@ -144,12 +138,11 @@ class _Table:
             dict(zip(self.grid, values, strict=True)) for values in product(*self.grid.values())
         )
         return tuple(
-            by_settings.get(frozenset(settings.items()), _other(settings)) for settings in chosen
+            by_settings.get(
+                frozenset(settings.items()), Answer(settings, traced=False, problem=NOT_LOOKED_AT)
+            )
+            for settings in chosen
         )
-
-
-def _other(settings: dict[str, Setting]) -> GridCell:
-    return GridCell(settings, None, None, False, problem=NOT_LOOKED_AT)
 
 
 def _add_rows(rows: list[_Row], session: Session, began: Start, grid: Grid) -> None:
@@ -172,18 +165,18 @@ def _add_rows(rows: list[_Row], session: Session, began: Start, grid: Grid) -> N
             raise next(iter(rows[0].errors.values()))
 
 
-def without_effect(cells: Sequence[GridCell]) -> Iterator[Diagnostic]:
+def without_effect(cells: Sequence[Answer]) -> Iterator[Diagnostic]:
     """A warning for each setting whose values all take the same memory and time, whatever the other
     one is.
     """
     for name in cells[0].settings:
-        taken: dict[tuple[Setting, ...], set[tuple[PeakEstimate | None, Estimate | None]]] = {}
+        taken: dict[tuple[Setting, ...], set[tuple[Estimate | None, Estimate | None]]] = {}
         for cell in cells:
             others = tuple(value for other, value in cell.settings.items() if other != name)
-            taken.setdefault(others, set()).add((cell.peak, cell.samples_per_s))
+            taken.setdefault(others, set()).add((cell.peak_bytes, cell.samples_per_s))
         values = list(dict.fromkeys(str(cell.settings[name]) for cell in cells))
         same = all(len(peaks_and_rates) == 1 for peaks_and_rates in taken.values())
-        if same and len(values) > 1 and any(cell.peak for cell in cells):
+        if same and len(values) > 1 and any(cell.peak_bytes for cell in cells):
             yield Diagnostic(
                 "changes-nothing",
                 f"{name} changes nothing: memory and time are the same at "
@@ -231,24 +224,27 @@ def _fill(row: _Row) -> None:
         row.trace(size)
 
 
-def _cell(row: _Row, value: int | None, length: str | None) -> GridCell:
-    view, size, settings = row.view, row.size(value), row.settings(value)
+def _cell(row: _Row, value: int | None, length: str | None) -> Answer:
+    view, size = row.view, row.size(value)
+    cell = Answer(row.settings(value), traced=True)
     if size in row.errors:
-        return GridCell(settings, None, None, True, problem=row.errors[size].problem)
-    traced, replayers = size in view.trials.results, row.replayers(size)
+        return replace(cell, problem=row.errors[size].problem)
+    traced, replayers = size in view.trials.results, view.known_replayers(size, row.model)
+    if replayers is None and not traced:
+        return replace(cell, traced=False, problem=NOT_LOOKED_AT)
     if replayers is None:  # a trial that ran out of memory shows no more than that
-        return GridCell(settings, Verdict.DOES_NOT_FIT, None, True) if traced else _other(settings)
+        return replace(cell, verdict=Verdict.DOES_NOT_FIT)
     is_least = view.is_least(size)
     if is_least:
         alone = replayers.largest_batches
         replayers = replayers._replace(as_drawn=alone, all_orders=alone, are_uneven=False)
     answer = answer_at(view, size, replayers)
-    speed, each = speed_of(view, size, None), settings.get(length or "")
-    rate = None if isinstance(speed, Diagnostic) else speed.samples_per_s
-    tokens = None
-    if rate is not None and isinstance(each, int):
-        tokens = rate.with_all(lambda samples: samples * each)
-    return GridCell(settings, answer.verdict, answer.peak, traced, rate, tokens, is_least=is_least)
+    cell = replace(cell, verdict=answer.verdict, traced=traced, is_least=is_least)
+    cell = with_speed(with_peak(cell, answer.peak), view, speed_of(view, size, None))
+    each, rate = cell.settings.get(length or ""), cell.samples_per_s
+    if rate is None or not isinstance(each, int):
+        return cell
+    return replace(cell, tokens_per_s=rate.with_all(lambda samples: samples * each))
 
 
 def _is_length(row: _Row, name: str) -> bool:
@@ -265,9 +261,10 @@ def _is_length(row: _Row, name: str) -> bool:
     )
 
 
-def _rank(cell: GridCell) -> tuple[int, float]:
+def _rank(cell: Answer) -> tuple[int, float]:
     """What fits comes first, by its speed; else what takes least."""
     rate = cell.tokens_per_s or cell.samples_per_s
     if cell.verdict in (Verdict.FITS, Verdict.TIGHT):
         return -Verdict.badness(cell.verdict), rate.value if rate is not None else 0.0
-    return -Verdict.badness(cell.verdict), -cell.peak.device_bytes if cell.peak is not None else 0.0
+    peak = cell.peak_bytes.value if cell.peak_bytes is not None else 0.0
+    return -Verdict.badness(cell.verdict), -peak

@@ -193,6 +193,14 @@ class CardView:
         smallest = self.programs(min(self.trials.completed(), key=lambda size: size or 0))
         return frozenset(nbytes for program in smallest for nbytes in program.sizes)
 
+    def known_replayers(self, size: int | None, model: SizeModel | None) -> Replayers | None:
+        """Those at a size, by its trace, else by a model of sizes; None where there is neither."""
+        if size in self.trials.completed():
+            return self.traced_replayers(size)
+        if size is None or model is None or size < min(model.fitted_at):
+            return None
+        return self.extrapolated(model, size)
+
     def extrapolated(self, model: SizeModel, size: int) -> Replayers:
         """The replays at a size that was not traced."""
         sizes = tuple(model.sizes_at(size))

@@ -281,7 +281,7 @@ def of_grid(prediction: Prediction) -> Headline:
     cells, card = prediction.grid, cards_text(prediction)
     best = next(cell for cell in cells if cell.best)
     fit = sum(cell.verdict == Verdict.FITS for cell in cells)
-    peak = f"predicted peak {bytes_text(best.peak.device_bytes if best.peak else None)}"
+    peak = f"predicted peak {bytes_text(int(best.peak_bytes.value) if best.peak_bytes else None)}"
     of = f"of {bytes_text(prediction.budget.bytes)} allowed"
     looked_at = sum(cell.problem != NOT_LOOKED_AT for cell in cells)
     combinations = counted(looked_at, "combination") + " looked at" * (looked_at < len(cells))

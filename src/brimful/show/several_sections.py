@@ -23,13 +23,11 @@ from brimful.show.text import (
 from brimful.units import GIB, counted
 from brimful.values import (
     NOT_LOOKED_AT,
+    Answer,
     Budget,
-    CardAnswer,
     Estimate,
-    GridCell,
     Prediction,
     Source,
-    TriedSize,
     Verdict,
 )
 
@@ -83,19 +81,19 @@ def which_table(prediction: Prediction) -> Table:
     notes += filter(None, [no_speed_text(prediction)])
     notes += [_IDLE % idle] if idle else []
     notes += [
-        f"{answer.gpu.key}: {answer.problem}"
+        f"{answer.label}: {answer.problem}"
         for answer in which
         if answer.problem not in ("", NOT_LOOKED_AT)
     ]
     return Table("Which card", columns, tuple(map(_row, which)), tuple(dict.fromkeys(notes)))
 
 
-def _row(answer: CardAnswer) -> tuple[Cell, ...]:
+def _row(answer: Answer) -> tuple[Cell, ...]:
     return (
         Cell(answer.label, tone="strong"),
         ABSENT if answer.problem == NOT_LOOKED_AT else _FITS[answer.verdict],
-        ABSENT if answer.peak is None else Cell(f"{answer.peak.device_bytes / GIB:.3g}"),
-        Cell(count_text(answer.largest_batch_size if answer.solved is None else answer.solved)),
+        ABSENT if answer.peak_bytes is None else Cell(f"{answer.peak_bytes.value / GIB:.3g}"),
+        Cell(count_text(answer.largest)),
         ABSENT if answer.samples_per_s is None else Cell(speed_text(answer.samples_per_s.value)),
         ABSENT
         if answer.epoch_s is None
@@ -127,9 +125,10 @@ def which_sentence(prediction: Prediction) -> str:
     if not fitting:
         return f"Of {cards} none fits for sure. "
     best = which[0]
-    name = best.gpu.name if best.cards == 1 else f"{best.cards} x {best.gpu.name}"
+    card = best.gpu.name if best.gpu is not None else best.label
+    name = card if best.cards == 1 else f"{best.cards} x {card}"
     fit = f"Of {cards} {counted(len(fitting), 'fits', 'fit')}"
-    if best.solved is not None:
+    if prediction.solved is not None:
         return f"{fit}; {name} has the largest {question_of(prediction)[0]}. "
     ranks = (
         "the smallest"
@@ -187,19 +186,19 @@ def grid_table(prediction: Prediction) -> Table:
     return Table("Memory and speed", heads, rows, tuple(dict.fromkeys(notes)))
 
 
-def _sides(grid: tuple[GridCell, ...]) -> tuple[str, str]:
+def _sides(grid: tuple[Answer, ...]) -> tuple[str, str]:
     names = list(grid[0].settings)
     counts = {name: len({cell.settings[name] for cell in grid}) for name in names}
     down = max(names, key=lambda name: counts[name])
     return down, next((name for name in names if name != down), "")
 
 
-def _cell_of(cell: GridCell) -> Cell:
+def _cell_of(cell: Answer) -> Cell:
     if cell.problem == NOT_LOOKED_AT:
         return ABSENT
     if cell.verdict is None:
         return Cell("fails", tone="bad")
-    if cell.peak is None:
+    if cell.peak_bytes is None:
         return Cell(VERDICTS[cell.verdict], tone=_FITS[cell.verdict].tone)
     rate = cell.tokens_per_s or cell.samples_per_s
     if cell.verdict == Verdict.FITS:
@@ -207,7 +206,7 @@ def _cell_of(cell: GridCell) -> Cell:
     else:
         says = VERDICTS[cell.verdict]
     return Cell(
-        f"{'over ' * cell.is_least}{bytes_text(cell.peak.device_bytes)}"
+        f"{'over ' * cell.is_least}{bytes_text(int(cell.peak_bytes.value))}"
         f"{'' if cell.traced else '*'}\n{says}",
         tone="strong" if cell.best else _FITS[cell.verdict].tone,
     )
@@ -219,7 +218,7 @@ _MANY_UPDATES = 20  # of an epoch: one more is no more than 5 %
 
 
 def sizes_table(
-    sizes: Sequence[TriedSize],
+    sizes: Sequence[Answer],
     budget: Budget | None,
     chosen: int | None,
     notes: Sequence[str] = (),
@@ -280,7 +279,7 @@ def _most(cells: Sequence[Cell]) -> Source | None:
     return max(sources, key=sources.count, default=None)
 
 
-def _peak_cell(size: TriedSize) -> Cell:
+def _peak_cell(size: Answer) -> Cell:
     tone = "bad" if size.fits is False else ""
     if size.memory_text is None or size.peak_bytes is None:
         return {None: Cell("not known"), True: ABSENT, False: Cell("out of memory", tone=tone)}[
@@ -290,7 +289,7 @@ def _peak_cell(size: TriedSize) -> Cell:
     return Cell(text, size.peak_bytes.source, tone=tone)
 
 
-def _share_cell(size: TriedSize, budget: Budget | None) -> Cell:
+def _share_cell(size: Answer, budget: Budget | None) -> Cell:
     if size.peak_bytes is None or budget is None or not budget.bytes:
         return ABSENT
     share = size.peak_bytes.value / budget.bytes

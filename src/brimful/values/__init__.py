@@ -6,11 +6,10 @@ Units are in the names; absent is ``None``. GiB is 1024**3. A number that reache
 
 from brimful.values.answers import (
     NOT_LOOKED_AT,
+    Answer,
     Audit,
-    CardAnswer,
     Closed,
     EffectiveBatch,
-    GridCell,
     NextCommand,
     NoRemedy,
     Objective,
@@ -21,7 +20,6 @@ from brimful.values.answers import (
     Record,
     Remedy,
     Solved,
-    TriedSize,
     WhatIf,
     Written,
 )
@@ -95,6 +93,7 @@ from brimful_inside.wire import (
 __all__ = [
     "NOT_LOOKED_AT",
     "Alike",
+    "Answer",
     "Asked",
     "Attempt",
     "AttemptStarted",
@@ -104,7 +103,6 @@ __all__ = [
     "Budget",
     "Calibration",
     "Card",
-    "CardAnswer",
     "CardPeak",
     "CardProcess",
     "CardStatus",
@@ -122,7 +120,6 @@ __all__ = [
     "Execution",
     "Failure",
     "Gpu",
-    "GridCell",
     "Heartbeat",
     "Held",
     "HostRoom",
@@ -169,7 +166,6 @@ __all__ = [
     "Trial",
     "TrialKind",
     "TrialResult",
-    "TriedSize",
     "Verdict",
     "WhatIf",
     "WorstBatch",

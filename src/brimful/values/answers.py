@@ -70,27 +70,60 @@ class Objective(StrEnum):
     LARGEST = "largest"
 
 
+# the problem of a point where the work was told to stop before it
+NOT_LOOKED_AT = "it was not looked at"
+
+
 @dataclass(frozen=True)
-class TriedSize:
-    """A batch size as a row of the table of `predict` and `tune`. Each number says whether it was
-    measured at this size, or predicted.
+class Answer:
+    """What holds at a point: values of settings on a card, or on so many of it in one machine or
+    several. Each number says whether it was measured there, or predicted.
     """
 
-    batch_size: int
-    fits: bool | None = None  # within the budget; None: not known
+    settings: dict[str, Setting]
+    verdict: Verdict | None = None  # None: not known, or the command fails there, by `problem`
     # of the memory that the budget is of, with uneven batches over an epoch; None where a trial ran
     # out
     peak_bytes: Estimate | None = None
+    allocated_bytes: int | None = None  # of that peak
+    # of uneven batches: that of the largest samples alone, where no epoch is known near this point
+    is_least: bool = False
+    # of an imaginary card: at this very point; else extrapolated from traces of others
+    traced: bool | None = None
+    samples_per_s: Estimate | None = None  # over all ranks
+    tokens_per_s: Estimate | None = None  # where one of the settings is the length of the samples
+    step_s: Estimate | None = None
     effective_batch: Estimate | None = None  # samples in an update, over all ranks
     updates_per_epoch: Estimate | None = None
-    epoch_s: Estimate | None = None
-    # of uneven batches: that of the largest samples alone, where no epoch is known near this size
-    is_least: bool = False
-    allocated_bytes: int | None = None  # of that peak
-    samples_per_s: Estimate | None = None  # over all ranks
-    step_s: Estimate | None = None
-    # of an imaginary card: at this very size; else extrapolated from traces of others
-    traced: bool | None = None
+    epoch_s: Estimate | None = None  # of its training
+    slow_loading: bool = False  # this machine loads more slowly than that
+    gpu: Gpu | None = None  # where several were asked about
+    cards: int = 1
+    machines: int = 1  # that these cards are in
+    unused: int = 0  # of its cards, those that the command does not use
+    largest: int | None = None  # that fits there: the batch size, or what else was asked for
+    price_per_h: Estimate | None = None  # US dollars, of all its cards
+    epoch_price: Estimate | None = None  # US dollars
+    best: bool = False  # the fastest that fits; where none does, the one that takes least
+    problem: str = ""  # why the command fails there
+
+    @property
+    def batch_size(self) -> int | None:
+        size = self.settings.get("batch_size")
+        return size if isinstance(size, int) else None
+
+    @property
+    def fits(self) -> bool | None:
+        """None: not known."""
+        return None if self.verdict is None else self.verdict == Verdict.FITS
+
+    @property
+    def label(self) -> str:
+        """ "h100:8x4": as `--gpu` takes it."""
+        each, name = self.cards // self.machines, self.gpu.key if self.gpu else ""
+        if self.machines > 1:
+            return f"{name}:{each}x{self.machines}"
+        return name if each == 1 else f"{name}:{each}"
 
     @property
     def memory_text(self) -> str | None:
@@ -117,7 +150,7 @@ class Plan:
     gain: Estimate | None = None
     partial: str | None = None  # what ended the search before its time; None: it came to its end
     warnings: tuple[Diagnostic, ...] = ()
-    sizes: tuple[TriedSize, ...] = ()  # ascending
+    sizes: tuple[Answer, ...] = ()  # by batch size, ascending
     # setting -> where brimful sets it in a script without a flag
     places: dict[str, Place] = field(default_factory=dict)
     # digests of the files that the command loaded or names, by path
@@ -162,41 +195,6 @@ class WhatIf:
     instead: tuple[Remedy, ...] = ()
 
 
-# the problem of a card or a combination where the answer was cut short before it
-NOT_LOOKED_AT = "it was not looked at"
-
-
-@dataclass(frozen=True)
-class CardAnswer:
-    """One card of several that were asked about, or so many of it in one machine or several."""
-
-    gpu: Gpu
-    cards: int
-    verdict: Verdict | None  # as of a prediction; None: the command fails there
-    batch_size: int | None  # that was asked, else the largest that fits
-    peak: PeakEstimate | None = None  # at that batch size
-    largest_batch_size: int | None = None
-    solved: int | None = None  # the largest value of another setting, where that was asked
-    # a trace at the answer confirmed it; else its sizes are extrapolated from smaller traces alone
-    traced: bool = False
-    samples_per_s: Estimate | None = None  # over all its cards
-    epoch_s: Estimate | None = None  # of its training, by the card alone
-    slow_loading: bool = False  # this machine loads more slowly than that
-    price_per_h: Estimate | None = None  # US dollars, of all its cards
-    epoch_price: Estimate | None = None  # US dollars
-    problem: str = ""  # why the command fails there
-    unused: int = 0  # of its cards, those that the command does not use
-    machines: int = 1  # that these cards are in
-
-    @property
-    def label(self) -> str:
-        """ "h100:8x4": as `--gpu` takes it."""
-        each = self.cards // self.machines
-        if self.machines > 1:
-            return f"{self.gpu.key}:{each}x{self.machines}"
-        return self.gpu.key if each == 1 else f"{self.gpu.key}:{each}"
-
-
 @dataclass(frozen=True)
 class Solved:
     """The largest value of a setting that fits."""
@@ -205,24 +203,6 @@ class Solved:
     value: int  # that is answered for
     largest: int | None  # that fits; None where memory stops following it
     multiple_of: int = 1  # the command trains at multiples of this alone
-
-
-@dataclass(frozen=True)
-class GridCell:
-    """One combination of settings in a table of them."""
-
-    settings: dict[str, Setting]
-    verdict: Verdict | None  # as of a prediction; None: the command fails there
-    peak: PeakEstimate | None
-    # at these very settings; else each allocation's size is extrapolated, and a further trace
-    # confirmed them
-    traced: bool
-    samples_per_s: Estimate | None = None
-    tokens_per_s: Estimate | None = None  # where one of the settings is the length of the samples
-    best: bool = False  # the fastest that fits; where none does, the one that takes least
-    problem: str = ""  # why the command fails there
-    # the peak is of the largest batch alone; samples vary, and over an epoch more may be reserved
-    is_least: bool = False
 
 
 @dataclass(frozen=True)
@@ -286,13 +266,11 @@ class Prediction:
     largest_with_a_step: int | None = None
     # None: nobody knows how many samples it has, or how long a step takes
     epoch: Epoch | None = None
-    # where several cards were asked about: all of them, the cheapest epoch first
-    which: tuple[CardAnswer, ...] = ()
+    # What holds at other points, of which this is the answer to one: what `rows_of` says varies.
+    rows: tuple[Answer, ...] = ()
+    rows_of: str = ""  # "cards", the first one first; "settings", all combinations; "sizes"
     smallest: bool = False  # of these the one with the least memory comes first
     solved: Solved | None = None  # where another setting than the batch size was asked for
-    # of a table: every combination; the rest is the answer for the `best` of them
-    grid: tuple[GridCell, ...] = ()
-    sizes: tuple[TriedSize, ...] = ()  # what each batch size means, ascending
     # how often the allocator gives its cached memory back to go on; None: no trace
     retries_per_step: float | None = None
     # the time of a step that this takes, beside that of `speed`
@@ -302,7 +280,22 @@ class Prediction:
     places: dict[str, Place] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
 
-    def row_at(self, batch_size: int | None) -> TriedSize | None:
+    @property
+    def which(self) -> tuple[Answer, ...]:
+        """The cards that were asked about."""
+        return self.rows if self.rows_of == "cards" else ()
+
+    @property
+    def grid(self) -> tuple[Answer, ...]:
+        """The combinations of settings that were asked about."""
+        return self.rows if self.rows_of == "settings" else ()
+
+    @property
+    def sizes(self) -> tuple[Answer, ...]:
+        """What each batch size means, ascending."""
+        return self.rows if self.rows_of == "sizes" else ()
+
+    def row_at(self, batch_size: int | None) -> Answer | None:
         """What the table of batch sizes has of one."""
         return next((row for row in self.sizes if row.batch_size == batch_size), None)
 

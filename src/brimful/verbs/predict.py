@@ -9,10 +9,11 @@ from functools import partial
 from math import prod
 from pathlib import Path
 
-from brimful.ask.answer import find, sizes_of, timed_batch
+from brimful.ask.answer import find, timed_batch
 from brimful.ask.cards import by_memory, by_price, which_card
 from brimful.ask.grid import MOST_CELLS, grid_of, without_effect
 from brimful.ask.reading import CardView, MemoryAnswer, view_of
+from brimful.ask.rows import sizes_of
 from brimful.ask.speed import largest_with_a_step, seconds_outside_steps, speed_of
 from brimful.ask.traces import Trials
 from brimful.ask.warnings import about_steps, warnings_of
@@ -29,15 +30,13 @@ from brimful.trials.results import PHASES
 from brimful.trials.session import Options
 from brimful.trials.start import start
 from brimful.values import (
-    CardAnswer,
+    Answer,
     CardPeak,
     Diagnostic,
-    GridCell,
     Prediction,
     Record,
     Setting,
     Solved,
-    TriedSize,
     Verdict,
 )
 from brimful.verbs.exports import require_writable, write_snapshot
@@ -98,14 +97,14 @@ def predict(
         began = replace(began, asked=None)
     with began.session("predict") as session:
         noted: list[Diagnostic] = []
-        which: tuple[CardAnswer, ...] = ()
-        cells: tuple[GridCell, ...] = ()
+        rows: tuple[Answer, ...] = ()
+        rows_of = "settings" if grid else "cards" if len(began.several) > 1 else "sizes"
         if grid:
-            view, answer, cells = grid_of(session, began, grid, noted)
-            noted += without_effect(cells)
+            view, answer, rows = grid_of(session, began, grid, noted)
+            noted += without_effect(rows)
         elif len(began.several) > 1:
             order = by_memory if smallest else by_price
-            view, answer, which = which_card(session, began, samples, noted, order)
+            view, answer, rows = which_card(session, began, samples, noted, order)
         else:
             timed, settings = timed_batch(began), began.other_values()
             view = view_of(session, began, settings, time_loader=timed, unknown=sets[0])
@@ -125,9 +124,9 @@ def predict(
             speed = prediction.speed
             outside = seconds_outside_steps(view, speed.batch_size) if speed is not None else {}
             epoch = epoch_of(trials.representative(), speed, prediction.loading, samples, outside)
-            if not (grid or which):
-                shown = _sizes(view, answer, prediction, is_open, sizes, samples)
-                prediction = replace(prediction, sizes=shown)
+            if rows_of == "sizes":
+                rows = _sizes(view, answer, prediction, is_open, sizes, samples)
+            prediction = replace(prediction, rows=rows, rows_of=rows_of)
             following = after_prediction(trials.command, prediction, is_open, trials.settings_at)
             warnings = (*prediction.warnings, *about_steps(prediction, epoch))
             prediction = replace(prediction, next_command=following, epoch=epoch, warnings=warnings)
@@ -145,9 +144,9 @@ def predict(
         session.keep(
             replace(
                 prediction,
-                which=which,
+                rows=rows,
+                rows_of=rows_of if rows else "",
                 smallest=smallest,
-                grid=cells,
                 places=trials.command.places,
                 seconds=time.monotonic() - session.started,
             )
@@ -276,7 +275,7 @@ def _sizes(
     is_open: bool,
     wanted: Sequence[int],
     samples: int | None,
-) -> tuple[TriedSize, ...]:
+) -> tuple[Answer, ...]:
     """The table of batch sizes: those wanted, else the size in question, the recommended one, the
     largest, and some between, as far as something is known of them."""
     conclusion, largest = answer.conclusion, prediction.largest_batch_size

@@ -18,6 +18,7 @@ from brimful.decide.tune.sizes import tried_sizes
 from brimful.outcomes import OUT_OF_MEMORY
 from brimful.trials.start import following
 from brimful.values import (
+    Answer,
     Command,
     Diagnostic,
     Estimate,
@@ -28,7 +29,7 @@ from brimful.values import (
     Source,
     TrialKind,
     TrialResult,
-    TriedSize,
+    Verdict,
 )
 from brimful.verbs.tuning import Tuning
 
@@ -126,7 +127,7 @@ def _why(tuning: Tuning, result: SearchResult, room: LoaderPlan) -> dict[str, st
     return why
 
 
-def _sizes(tuning: Tuning, result: SearchResult, memory: MemoryEstimate) -> tuple[TriedSize, ...]:
+def _sizes(tuning: Tuning, result: SearchResult, memory: MemoryEstimate) -> tuple[Answer, ...]:
     """Every size that ran. Its peak is measured where a trial shows a true one, and else lies on
     the curve through those.
     """
@@ -137,7 +138,7 @@ def _sizes(tuning: Tuning, result: SearchResult, memory: MemoryEstimate) -> tupl
     rates = {point.batch_size: point.value for point in result.speed.points}
     rows = []
     for size, runs in trials.items():
-        row = TriedSize(size, samples_per_s=rates.get(size))
+        row = Answer({BATCH_SIZE: size}, samples_per_s=rates.get(size))
         true = [run for run in runs if not tuning.on_cpu or run.trial.kind is TrialKind.MEMORY]
         measured = [
             peak
@@ -153,7 +154,7 @@ def _sizes(tuning: Tuning, result: SearchResult, memory: MemoryEstimate) -> tupl
             row = replace(row, peak_bytes=Estimate(curve, Source.PREDICTED))
         peak = row.peak_bytes
         fits = not failed and (peak is None or peak.value <= budget.bytes)
-        rows.append(replace(row, fits=fits))
+        rows.append(replace(row, verdict=Verdict.FITS if fits else Verdict.DOES_NOT_FIT))
     return tried_sizes(session.results, rows)
 
 

@@ -55,17 +55,17 @@ def test_each_line_is_what_the_card_answers_alone(batch_size):
         )
     ).items():
         alone = asked(World(fixed=3 * GIB, linear=7 * MIB), key, batch_size)
-        assert (line.verdict, line.batch_size, line.largest_batch_size) == (
+        assert (line.verdict, line.batch_size, line.largest) == (
             alone.verdict,
             alone.batch_size,
             alone.largest_batch_size,
         )
-        assert line.peak.device_bytes == alone.peak.device_bytes
+        assert line.peak_bytes.value == alone.peak.device_bytes
 
 
 def test_where_no_model_gives_the_sizes_each_card_is_searched_by_itself_from_all_traces():
     for key, line in lines(asked(reporting(alike=ALL_ALIKE, world=Ragged(dataset=None)))).items():
-        alone = asked(Ragged(dataset=None), key, str(line.largest_batch_size))
+        alone = asked(Ragged(dataset=None), key, str(line.largest))
         assert alone.verdict == "fits", key
 
 
@@ -74,10 +74,10 @@ def test_where_memory_grows_otherwise_at_larger_sizes_each_card_is_searched_by_i
     kink = {"quadratic": 200_000, "kink_at": 40, "kink_bytes": 20 * MIB}
     without_t4 = ALL_ALIKE[1:]
     for key, line in lines(asked(reporting(alike=without_t4, world=World(**kink)))).items():
-        alone = asked(World(**kink), key, str(line.largest_batch_size))
+        alone = asked(World(**kink), key, str(line.largest))
         assert alone.verdict == "fits", key
     requested = asked(reporting(alike=without_t4, world=World(**kink)), batch_size="100")
-    largest = [line.largest_batch_size for line in requested.which]
+    largest = [line.largest for line in requested.which]
     assert largest == [155, None, None, None], "of other cards no larger one was looked at"
 
 
@@ -86,7 +86,7 @@ def test_no_line_names_a_size_at_which_the_script_is_known_to_fail():
         dataset=None, outcome_of=lambda trial, size: Outcome.CRASHED if size > 205 else None
     )
     prediction = lines(asked(reporting(alike=ALL_ALIKE, world=world)))
-    assert max(line.largest_batch_size for line in prediction.values()) <= 205
+    assert max(line.largest for line in prediction.values()) <= 205
 
 
 def test_sizes_that_the_script_refuses_say_nothing_of_its_multiples():
@@ -100,7 +100,7 @@ def test_sizes_that_the_script_refuses_say_nothing_of_its_multiples():
     assert min(world.batch(trial) for trial in world.launched) > 0
     for key, line in several.items():
         alone = asked(World(fixed=3 * GIB, linear=7 * MIB, dataset=None, outcome_of=odd), key)
-        assert line.largest_batch_size == alone.largest_batch_size
+        assert line.largest == alone.largest_batch_size
 
 
 def test_the_number_of_cards_multiplies_the_price_and_is_traced_apart():
@@ -236,18 +236,16 @@ def solved(world, gpu=FOUR, **more):
 )
 def test_of_another_setting_each_line_has_the_largest_value_that_its_card_answers_alone(shape):
     prediction = solved(reporting(alike=ALL_ALIKE, world=Shaped(fixed=3 * GIB, **shape)))
-    values = {line.gpu.key: line.solved for line in prediction.which}
+    values = {line.gpu.key: line.largest for line in prediction.which}
     alone = {
         key: solved(Shaped(fixed=3 * GIB, **shape), key).solved.value for key in FOUR.split(",")
     }
     assert values == pytest.approx(alone, rel=CLOSE)
     assert (
         list(values.values()) == sorted(values.values(), reverse=True)
-        and prediction.solved.value == prediction.which[0].solved
+        and prediction.solved.value == prediction.which[0].largest
     )
-    assert {line.largest_batch_size for line in prediction.which} == {None} and {
-        line.batch_size for line in prediction.which
-    } == {8}
+    assert {line.batch_size for line in prediction.which} == {8}
 
 
 def test_traces_that_confirm_how_memory_grows_speak_for_all_cards():

@@ -79,7 +79,10 @@ def test_a_row_takes_two_small_traces_and_one_at_the_edge_and_each_cell_is_its_o
         prediction = work(
             Table(), predict, COMMAND, gpu_memory="4GiB", settings=cell.settings
         ).prediction
-        assert (cell.verdict, cell.peak) == (prediction.verdict, prediction.peak)
+        assert (cell.verdict, cell.peak_bytes.value) == (
+            prediction.verdict,
+            prediction.peak.device_bytes,
+        )
 
 
 def test_where_the_operations_change_every_cell_of_the_row_is_traced():
@@ -92,7 +95,7 @@ def test_the_best_cell_is_the_fastest_that_fits_it_is_traced_and_the_headline_na
     fitting = [cell for cell in record.prediction.grid if cell.verdict == "fits"]
     assert best in fitting and best.traced
     assert (
-        record.prediction.peak == best.peak
+        record.prediction.peak.device_bytes == best.peak_bytes.value
         and record.prediction.batch_size == best.settings["batch_size"]
     )
     sentence = headline(record).sentence
@@ -155,7 +158,7 @@ def test_a_command_that_trains_in_no_cell_of_the_first_row_raises_its_error():
 
 def test_batch_sizes_beyond_the_data_set_are_those_of_the_data_set():
     record = tabled(Table(dataset=3), {"batch_size": (1, 2, 4, 8)}, settings={"max_length": 512})
-    peaks = [cell.peak for cell in record.prediction.grid]
+    peaks = [cell.peak_bytes for cell in record.prediction.grid]
     assert peaks[2] == peaks[3] != peaks[1]
     clocked = tabled(
         Table(dataset=3, clocked=True),
@@ -218,12 +221,12 @@ def test_the_best_cell_fits_over_an_epoch_of_uneven_batches_and_so_do_cells_near
     cells = {cell.settings["batch_size"]: cell for cell in record.prediction.grid}
     drawn = [trial.settings["batch_size"] for trial in world.launched if trial.as_drawn]
     assert drawn == [80, 70] and cells[80].verdict != "fits" and cells[70].best
-    assert cells[70].peak == record.prediction.peak
+    assert cells[70].peak_bytes.value == record.prediction.peak.device_bytes
     assert {size for size, cell in cells.items() if cell.is_least} == {8, 16}
     alone = work(
         Clocked(), predict, COMMAND, settings={"batch_size": 8, "max_length": 60}, **CLOCKED_CARD
     ).prediction
-    assert cells[8].peak == alone.largest_batches_peak
+    assert cells[8].peak_bytes.value == alone.largest_batches_peak.device_bytes
     page = render_markdown(record)
-    assert f"over {bytes_text(cells[8].peak.device_bytes)} " in page
+    assert f"over {bytes_text(cells[8].peak_bytes.value)} " in page
     assert "over: of the largest batch alone; samples vary, and over an epoch" in page

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from brimful.decide.monitor import expected, time_left
-from brimful.values import Estimate, Outcome, Source, TrialKind, TrialResult, TriedSize
+from brimful.values import Answer, Estimate, Outcome, Source, TrialKind, TrialResult
 from brimful_inside.wire import LoaderSeen, Report
 from tests.brimful.show import product
 
@@ -79,13 +79,17 @@ def test_a_plan_says_what_it_measured_of_the_size_in_force_and_nothing_of_anothe
 def test_a_prediction_says_the_peak_on_the_device_with_its_interval():
     record = product.ALL["predict-fits"]()
     prediction = record.prediction
-    bare = replace(record, prediction=replace(prediction, sizes=()))
+    bare = replace(record, prediction=replace(prediction, rows=()))
     peak = expected(bare, prediction.batch_size)["expected_peak_bytes"]
     assert (peak.value, peak.low, peak.high) == (
         prediction.peak.device_bytes,
         *prediction.peak.device_interval_bytes,
     )
     assert (peak.source, peak.note) == (prediction.peak.source, "by predict")
-    other = replace(prediction, sizes=(TriedSize(5, peak_bytes=Estimate(1.0, Source.PREDICTED)),))
+    other = replace(
+        prediction,
+        rows=(Answer({"batch_size": 5}, peak_bytes=Estimate(1.0, Source.PREDICTED)),),
+        rows_of="sizes",
+    )
     assert expected(replace(record, prediction=other), 5)["expected_samples_per_s"] is None
     assert expected(product.ALL["audit"](), 64) == {}

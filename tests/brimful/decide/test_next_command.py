@@ -7,7 +7,16 @@ import pytest
 
 from brimful.decide.next_command import after_prediction
 from brimful.show.prediction_facts import prediction_facts
-from brimful.values import Command, Estimate, NextCommand, Place, Prediction, Source, TriedSize
+from brimful.values import (
+    Answer,
+    Command,
+    Estimate,
+    NextCommand,
+    Place,
+    Prediction,
+    Source,
+    Verdict,
+)
 from tests.brimful.show import product
 
 FLAG = Command(("python", "train.py", "--batch-size", "{batch_size}"))
@@ -66,11 +75,19 @@ def test_what_fits_is_tuned_left_open_the_knee_or_the_largest_is_taken_and_else_
 def test_a_size_with_far_fewer_updates_an_epoch_says_so_and_one_with_more_does_not() -> None:
     def learning(size: int, updates: dict[int, float]) -> str:
         rows = tuple(
-            TriedSize(at, True, updates_per_epoch=Estimate(number, Source.PREDICTED))
+            Answer(
+                {"batch_size": at},
+                Verdict.FITS,
+                updates_per_epoch=Estimate(number, Source.PREDICTED),
+            )
             for at, number in updates.items()
         )
         value = replace(
-            fits(), batch_size=64, sizes=rows, next_command=NextCommand("", "largest", size)
+            fits(),
+            batch_size=64,
+            rows=rows,
+            rows_of="sizes",
+            next_command=NextCommand("", "largest", size),
         )
         return {fact.name: fact.cell.text for fact in prediction_facts(value)}.get("learning", "")
 

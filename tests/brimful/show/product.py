@@ -23,12 +23,12 @@ from brimful.errors import BrimfulError
 from brimful.record import list_records, read_record
 from brimful.trials.session import Options
 from brimful.values import (
+    Answer,
     AttemptStarted,
     Check,
     CheckedJob,
     Closed,
     Estimate,
-    GridCell,
     Held,
     HostRoom,
     HostSetting,
@@ -392,12 +392,15 @@ def predict_grid() -> Record:
             traced, best = size in (1, 2, 8), settings == {"batch_size": 4, "max_length": 1024}
             rate, own = (
                 Estimate(326_000.0 / length, Source.PREDICTED),
-                replace(peak, device_bytes=device),
+                Estimate(device, peak.source),
             )
             tokens = replace(rate, value=length * rate.value)
-            cells.append(GridCell(settings, verdict, own, traced or best, rate, tokens, best))
-    cells[-1] = replace(cells[-1], verdict=None, peak=None, problem="the script raised an error")
-    return replace(one, prediction=replace(one.prediction, grid=tuple(cells)))
+            cell = Answer(settings, verdict, own, traced=traced or best, best=best)
+            cells.append(replace(cell, samples_per_s=rate, tokens_per_s=tokens))
+    problem = "the script raised an error"
+    cells[-1] = replace(cells[-1], verdict=None, peak_bytes=None, problem=problem)
+    rows = {"rows": tuple(cells), "rows_of": "settings"}
+    return replace(one, prediction=replace(one.prediction, **rows))
 
 
 # --- hostile strings ---

@@ -18,6 +18,7 @@ from brimful.show.prediction_sections import (
 from brimful.show.section import Facts, Sentences, Table
 from brimful.show.text import CATEGORIES, Cell, bytes_text
 from brimful.values import (
+    Answer,
     CardPeak,
     Diagnostic,
     Estimate,
@@ -26,7 +27,7 @@ from brimful.values import (
     PredictedSpeed,
     Prediction,
     Source,
-    TriedSize,
+    Verdict,
     WhatIf,
 )
 from tests.brimful.show import product
@@ -178,8 +179,8 @@ def test_a_table_without_speed_says_why_and_what_has_it() -> None:
     unknown = Diagnostic(
         "no-clock", "only its memory is known", "so no speed is predicted", "name it: --gpu NAME"
     )
-    sizes = (TriedSize(64, True, Estimate(2**30, Source.PREDICTED)),)
-    without = replace(prediction(), speed=None, sizes=sizes, warnings=(unknown,))
+    sizes = (Answer({"batch_size": 64}, Verdict.FITS, Estimate(2**30, Source.PREDICTED)),)
+    without = replace(prediction(), speed=None, rows=sizes, rows_of="sizes", warnings=(unknown,))
     words = "Only its memory is known, so no speed is predicted; name it: --gpu NAME."
     assert words in table(without, "What each batch size means").notes
     stream = io.StringIO()
@@ -193,12 +194,14 @@ def test_a_table_without_speed_says_why_and_what_has_it() -> None:
 def test_a_size_of_which_the_memory_is_not_known_says_so() -> None:
     peak = Estimate(2**30, Source.PREDICTED)
     sizes = (
-        TriedSize(3),
-        TriedSize(64, True, peak, traced=False),
-        TriedSize(80, True, peak, is_least=True),
-        TriedSize(96, False),
+        Answer({"batch_size": 3}),
+        Answer({"batch_size": 64}, Verdict.FITS, peak, traced=False),
+        Answer({"batch_size": 80}, Verdict.FITS, peak, is_least=True),
+        Answer({"batch_size": 96}, Verdict.DOES_NOT_FIT),
     )
-    rows = table(replace(prediction(), sizes=sizes), "What each batch size means").rows
+    rows = table(
+        replace(prediction(), rows=sizes, rows_of="sizes"), "What each batch size means"
+    ).rows
     assert [row[1].text for row in rows] == [
         "not known",
         "1.00 GiB*",

@@ -7,13 +7,13 @@ from brimful.measure.gpus import find_gpu
 from brimful.show.console import make_console, show_record
 from brimful.show.headline import headline
 from brimful.show.several_sections import dollars_text, which_sentence, which_table
-from brimful.values import CardAnswer, Diagnostic, Estimate, Record, Solved, Source
+from brimful.values import Answer, Diagnostic, Estimate, Record, Solved, Source
 from tests.brimful.show import product
 
 
-def record(*which: CardAnswer):
+def record(*which: Answer):
     one = product.predict_fits()
-    return replace(one, prediction=replace(one.prediction, which=which))
+    return replace(one, prediction=replace(one.prediction, rows=which, rows_of="cards"))
 
 
 def screen(record: Record) -> str:
@@ -24,7 +24,7 @@ def screen(record: Record) -> str:
 
 def line(
     key: str, cards: int = 1, verdict: str | None = "fits", cost: float | None = 0.16, **more
-) -> CardAnswer:
+) -> Answer:
     peak = product.predict_fits().prediction.peak  # type: ignore[union-attr]
     price = (
         None
@@ -32,14 +32,15 @@ def line(
         else Estimate(0.8 * cards, Source.ASSUMED, note="https://modal.com/pricing")
     )
     numbers = {
-        "peak": peak,
-        "largest_batch_size": 3000,
+        "peak_bytes": Estimate(peak.device_bytes, peak.source),
+        "largest": 3000,
         "samples_per_s": Estimate(4100.0, Source.PREDICTED),
         "epoch_s": Estimate(734.0, Source.PREDICTED),
         "price_per_h": price,
         "epoch_price": None if cost is None else Estimate(cost, Source.ASSUMED),
     }
-    return CardAnswer(find_gpu(key), cards, verdict, 3000, **{**numbers, **more})
+    at = {"gpu": find_gpu(key), "cards": cards, "verdict": verdict}
+    return Answer({"batch_size": 3000}, **{**at, **numbers, **more})
 
 
 def test_the_headline_names_the_cheapest_that_fits_and_says_that_its_price_is_assumed():
@@ -54,8 +55,8 @@ def test_the_headline_names_the_cheapest_that_fits_and_says_that_its_price_is_as
 
 def test_of_another_setting_the_table_and_the_headline_name_the_largest_value():
     found = record(
-        line("a100-80gb", largest_batch_size=None, solved=9_412),
-        line("l4", largest_batch_size=None, solved=2_048),
+        line("a100-80gb", largest=9_412),
+        line("l4", largest=2_048),
     )
     found = replace(
         found, prediction=replace(found.prediction, solved=Solved("max_length", 9_412, 9_412))
@@ -77,8 +78,8 @@ def test_the_short_screen_has_a_line_a_card_within_80_columns_and_the_next_comma
         )
         for key in ("a100-80gb-pcie", "rtx3080-20gb", "l4")
     ]
-    failed = CardAnswer(
-        find_gpu("t4"), 1, None, 64, problem="the script raised an error: no bfloat16"
+    failed = Answer(
+        {"batch_size": 64}, gpu=find_gpu("t4"), problem="the script raised an error: no bfloat16"
     )
     shown = screen(record(*cards, failed)).splitlines()
     assert all(len(row.rstrip()) <= 80 for row in shown)

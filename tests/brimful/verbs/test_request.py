@@ -147,7 +147,7 @@ def test_of_one_and_several_cards_those_that_are_asked_for_are_described_by_thei
     used = [CardSeen(index, PhasePeak(GIB, GIB, GIB, None)) for index in (0, 1)]
     of_two = replace(of_two, reports=(replace(of_two.reports[0], cards=used),))
     for line in record.prediction.which:
-        prediction = replace(record.prediction, which=(line,))
+        prediction = replace(record.prediction, rows=(line,), rows_of="cards")
         assert queue_request(prediction, [of_two, of_one]).cards == line.cards
 
 

@@ -18,7 +18,7 @@ from brimful.decide.loaders_seen import (
 )
 from brimful.decide.speed.epoch import steps_of_epoch
 from brimful.decide.speed.predicted import is_of_a_fixed_total, samples_by_size
-from brimful.values import Estimate, Outcome, Point, Source, TrialResult, TriedSize
+from brimful.values import Answer, Estimate, Outcome, Point, Source, TrialResult
 from brimful_inside.wire import LoaderSeen
 
 _ROWS = 6  # of sizes to show, where nobody named them
@@ -71,7 +71,7 @@ class _TrialFacts:
         return Estimate(value, Source.PREDICTED), in_a_step
 
 
-def tried_sizes(trials: Sequence[TrialResult], known: Iterable[TriedSize]) -> tuple[TriedSize, ...]:
+def tried_sizes(trials: Sequence[TrialResult], known: Iterable[Answer]) -> tuple[Answer, ...]:
     """The rows of `known`, ascending, with what follows from the trials where they say nothing of
     updates and of an epoch.
 
@@ -85,8 +85,8 @@ def tried_sizes(trials: Sequence[TrialResult], known: Iterable[TriedSize]) -> tu
     return tuple(_with_epoch(facts, row) for row in sorted(known, key=attrgetter("batch_size")))
 
 
-def _with_epoch(facts: _TrialFacts, row: TriedSize) -> TriedSize:
-    size, rate, updates = row.batch_size, row.samples_per_s, row.updates_per_epoch
+def _with_epoch(facts: _TrialFacts, row: Answer) -> Answer:
+    size, rate, updates = row.batch_size or 0, row.samples_per_s, row.updates_per_epoch
     effective, in_a_step = facts.update_at(size)
     effective, trained = row.effective_batch or effective, facts.in_epoch
     if updates is None and effective is not None and (trained or size in facts.lengths):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.decide.tune.sizes import between_traces, on_the_curve, sizes_to_show, tried_sizes
-from brimful.values import Estimate, Outcome, Point, Source, TriedSize
+from brimful.values import Answer, Estimate, Outcome, Point, Source, Verdict
 from tests.brimful.decide.builders import loader, report, sample
 
 
@@ -32,9 +32,14 @@ RATE = Estimate(100.0, Source.MEASURED)
 PEAK = Estimate(1 << 30, Source.MEASURED)
 
 
+def at(size):
+    return Answer({"batch_size": size})
+
+
 def test_what_a_trial_counted_is_measured_and_an_epoch_that_nobody_waited_for_is_predicted():
     (row,) = tried_sizes(
-        [ran(16, length=63, accumulation=2)], [TriedSize(16, True, PEAK, samples_per_s=RATE)]
+        [ran(16, length=63, accumulation=2)],
+        [Answer({"batch_size": 16}, Verdict.FITS, PEAK, samples_per_s=RATE)],
     )
     assert (row.effective_batch, row.updates_per_epoch) == (
         Estimate(32, Source.MEASURED),
@@ -46,7 +51,9 @@ def test_what_a_trial_counted_is_measured_and_an_epoch_that_nobody_waited_for_is
 
 
 def test_several_ranks_share_an_epoch():
-    (row,) = tried_sizes([ran(16, length=32, ranks=2)], [TriedSize(16, samples_per_s=RATE)])
+    (row,) = tried_sizes(
+        [ran(16, length=32, ranks=2)], [Answer({"batch_size": 16}, samples_per_s=RATE)]
+    )
     assert row.effective_batch.value == 32 and row.updates_per_epoch.value == 32
     assert row.epoch_s.value == 10.0, "all of the 1,000 samples"
 
@@ -54,15 +61,15 @@ def test_several_ranks_share_an_epoch():
 def test_an_update_of_a_fixed_total_is_no_smaller_than_a_batch_and_that_of_a_capped_loader_is():
     fixed = [ran(4, accumulation=16), ran(20, accumulation=3), ran(400)]
     capped = [ran(4, samples=4), ran(20, samples=12)]
-    rows = tried_sizes(fixed, map(TriedSize, (16, 100, 600)))
+    rows = tried_sizes(fixed, map(at, (16, 100, 600)))
     assert [row.effective_batch.value for row in rows] == [64, 100, 600]
-    (row,) = tried_sizes(capped, [TriedSize(600)])
+    (row,) = tried_sizes(capped, [Answer({"batch_size": 600})])
     assert row.effective_batch.value == 12
 
 
 @given(st.integers(1, 500), st.integers(1, 4), st.integers(1, 1000))
 def test_other_sizes_follow_and_are_called_predicted(size, accumulation, other):
-    rows = tried_sizes([ran(size, accumulation=accumulation)], map(TriedSize, {size, other}))
+    rows = tried_sizes([ran(size, accumulation=accumulation)], map(at, {size, other}))
     assert [row.batch_size for row in rows] == sorted({size, other})
     (row,) = (row for row in rows if row.batch_size == other)
     if other != size:
@@ -76,7 +83,9 @@ def test_other_sizes_follow_and_are_called_predicted(size, accumulation, other):
 
 def test_an_update_and_its_time_are_of_no_more_than_an_epoch_has():
     trials = [ran(5, length=200, accumulation=4), ran(1000, length=1, accumulation=4)]
-    rows = tried_sizes(trials, [TriedSize(size, samples_per_s=RATE) for size in (250, 512, 1000)])
+    rows = tried_sizes(
+        trials, [Answer({"batch_size": size}, samples_per_s=RATE) for size in (250, 512, 1000)]
+    )
     updates = [(row.updates_per_epoch.value, row.updates_per_epoch.high) for row in rows]
     assert updates == [(1, None), (0, 1), (0, 1)]
     assert [row.effective_batch.value for row in rows] == [1000] * 3
@@ -87,7 +96,7 @@ def test_a_script_that_steps_at_the_end_of_an_epoch_has_a_step_more_there():
     trial = ran(48, length=21, accumulation=4)
     shown = replace(trial.reports[0], samples_per_step=[192] * 5 + [40] + [192] * 5)
     for seen, updates in ((trial, (5, 6)), (replace(trial, reports=(shown,)), (6, None))):
-        (row,) = tried_sizes([seen], [TriedSize(48)])
+        (row,) = tried_sizes([seen], [Answer({"batch_size": 48})])
         assert (row.updates_per_epoch.value, row.updates_per_epoch.high) == updates
 
 
@@ -95,13 +104,18 @@ def test_an_epoch_has_no_time_for_what_drop_last_leaves_out():
     trial = ran(64, length=15)
     dropping = replace(trial.reports[0].loaders[0], drop_last=True)
     trial = replace(trial, reports=(replace(trial.reports[0], loaders=[dropping]),))
-    rows = tried_sizes([trial], [TriedSize(size, samples_per_s=RATE) for size in (64, 600)])
+    rows = tried_sizes(
+        [trial], [Answer({"batch_size": size}, samples_per_s=RATE) for size in (64, 600)]
+    )
     assert [(row.updates_per_epoch.value, row.epoch_s.value) for row in rows] == [(15, 9.6), (1, 6)]
 
 
 def test_a_size_that_ran_out_of_memory_has_its_row_and_no_time():
     spilled = replace(ran(64), outcome=Outcome.OUT_OF_DEVICE_MEMORY, reports=())
-    known = [TriedSize(64, False, samples_per_s=RATE), TriedSize(16, True, PEAK)]
+    known = [
+        Answer({"batch_size": 64}, Verdict.DOES_NOT_FIT, samples_per_s=RATE),
+        Answer({"batch_size": 16}, Verdict.FITS, PEAK),
+    ]
     rows = tried_sizes([ran(16), spilled], known)
     assert rows[1].batch_size == 64 and rows[1].fits is False and rows[1].peak_bytes is None
     assert rows[1].epoch_s is rows[1].step_s is rows[1].samples_per_s is None
@@ -109,13 +123,13 @@ def test_a_size_that_ran_out_of_memory_has_its_row_and_no_time():
 
 
 def test_what_is_known_of_a_size_stands_and_only_the_rest_follows():
-    known = TriedSize(
-        64,
-        True,
+    known = Answer(
+        {"batch_size": 64},
+        Verdict.FITS,
         PEAK,
-        Estimate(60, Source.PREDICTED),
-        Estimate(17, Source.PREDICTED),
-        Estimate(99.0, Source.PREDICTED),
+        effective_batch=Estimate(60, Source.PREDICTED),
+        updates_per_epoch=Estimate(17, Source.PREDICTED),
+        epoch_s=Estimate(99.0, Source.PREDICTED),
         samples_per_s=RATE,
         step_s=Estimate(0.5, Source.PREDICTED),
     )
@@ -125,7 +139,7 @@ def test_what_is_known_of_a_size_stands_and_only_the_rest_follows():
 def test_a_fixed_effective_batch_is_as_each_trial_counted_it():
     rows = tried_sizes(
         [ran(16, samples=64, accumulation=4), ran(32, samples=64, accumulation=2)],
-        map(TriedSize, (16, 32)),
+        map(at, (16, 32)),
     )
     assert [row.effective_batch.value for row in rows] == [64, 64]
 
@@ -139,8 +153,8 @@ def test_few_sizes_are_shown_evenly_spread_and_what_matters_always(largest, aske
 
 
 def test_without_a_report_there_is_nothing_to_show():
-    (row,) = tried_sizes([sample([])], [TriedSize(8)])
-    assert row == TriedSize(8) and tried_sizes([sample([])], []) == ()
+    (row,) = tried_sizes([sample([])], [Answer({"batch_size": 8})])
+    assert row == Answer({"batch_size": 8}) and tried_sizes([sample([])], []) == ()
 
 
 @given(st.integers(1, 100), st.integers(1, 100), st.floats(0, 1e9), st.floats(0, 1e6))
