@@ -13,9 +13,9 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-from brimful.decide.memory.bracket import least_step
 from bench import harness
 from bench.golden import figures
+from brimful.decide.memory.bracket import least_step
 from brimful.errors import DoesNotFit
 from examples import recipe_chatlm
 from recipes.chatlm.data import train_tokenizer

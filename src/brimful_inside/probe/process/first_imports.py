@@ -3,7 +3,7 @@ change the environment, which a library may read while it is imported.
 
 Constants that they put there are there for the imports after it too. What else stands between is
 left to the script, which may change by that what it imports: where a forked trial fails, one that
-is not forked shows whether that is why (`brimful.verbs.session`).
+is not forked shows whether that is why (`brimful.trials.session`).
 """
 
 from __future__ import annotations
