@@ -97,8 +97,8 @@ def _binary(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -
 
 
 def _reduction(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
-    """sum and mean of floating point numbers, over all dimensions or some. PyTorch's own are written
-    in Python."""
+    """sum and mean of floating point numbers, over all dimensions or some. PyTorch's own are
+    written in Python."""
     tensor = args[0]
     dtype = kwargs.get("dtype") or tensor.dtype
     if not tensor.is_floating_point():
