@@ -240,7 +240,7 @@ def test_the_command_line_prints_a_screen_markdown_or_data(
     assert app.run(["check", "--update"]) == 0
     assert "brimful.lock.json is written" in capfd.readouterr().out
     assert app.run(["check", "gpt", "--markdown"]) == 0
-    assert capfd.readouterr().out.startswith("**brimful check**: 1 job is as")
+    assert capfd.readouterr().out.startswith("**brimful check**: 1 job passes")
     monkeypatch.setattr(session, "run_trial", Blocks(linear=4 * MIB).launch)
     assert app.run(["check", "--json"]) == 3
     [job] = json.loads(capfd.readouterr().out)["jobs"]

@@ -60,7 +60,7 @@ def test_the_smallest_card_that_fits_is_asked_for_and_of_as_large_ones_the_cheap
 @pytest.mark.parametrize(
     ("named", "cards", "smallest"),
     [
-        ({}, 33, "rtx3070"),  # 7.8 GiB
+        ({}, 39, "rtx3070"),  # 7.8 GiB
         ({"queue": "ray"}, 13, "t4"),
         ({"queue": "skypilot"}, 26, "rtx3060-12gb"),
     ],
