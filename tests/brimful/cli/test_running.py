@@ -35,6 +35,8 @@ def run_here(script: str, *options: str, **more) -> subprocess.CompletedProcess[
         ((*RUN, "--set", "batch_size=0", "--", "train", "{batch_size}"), "'0'"),
         ((*RUN, "--resume-with", "--resume", "--", "train"), "no {resume}"),
         ((*RUN, "--", "train", "{resume}"), "--resume-with"),
+        ((*RUN, "--resume-with", "'open", "--", "train", "{resume}"), "quotation"),
+        ((*RUN, "--", "train", "{lr}"), "{lr}"),
         ((*RUN, "--plan", "latest", "--", "train"), "--plan latest"),
         (RUN, "no command"),
         (("run", "--device", "tpu", "--", "train"), "tpu"),

@@ -206,25 +206,6 @@ def test_a_smaller_host_limit_is_obeyed_and_counts_as_out_of_memory(trains):
     assert sizes(record) == [400, 200] and ended(record) == (Outcome.COMPLETED, 0)
 
 
-@pytest.mark.parametrize(
-    ("words", "more", "problem"),
-    [
-        (("{resume}",), {}, "which words it stands for"),
-        (("1",), {"resume_with": "--resume"}, r"no \{resume\}"),
-        (("{resume}",), {"resume_with": "'open"}, "quotation"),
-        (("{lr}",), {}, r"\{lr\}"),
-        (("1",), {"settings": {"lr": 3}}, r"no \{lr\}"),
-        (("1",), {"host_limit": "a lot"}, "a lot"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused_before_anything_is_started(
-    trains, user, tmp_path, words, more, problem
-):
-    with pytest.raises(UsageError, match=problem):
-        trains(*words, **more)
-    assert user.lines == [] and not list_records(tmp_path / "home")
-
-
 def test_a_command_that_is_not_there_ends_with_its_name_and_leaves_no_record(tmp_path):
     with pytest.raises(NoSuchCommand, match="pythn"):
         run(["pythn", "train.py"], options=RunOptions(home=tmp_path))
