@@ -41,8 +41,6 @@ NO_STEP_S = 30.0
 # passed, or ten minutes.
 FIRST_S, SHARE, LONGEST_S = 5.0, 0.05, 600.0
 REDRAWS_PER_S = 4
-# A trial of a size so many times larger takes a time of its own (assumed).
-MUCH = 2
 
 
 def _live_line(stream: TextIO, line: Callable[[], str]) -> Live:
@@ -80,8 +78,6 @@ class Progress(Watcher):
         self._started = self._last_line = clock()
         self._newest: wire.Progress | None = None
         self._said_no_step = False
-        self._durations: list[float] = []
-        self._most: dict[str, float] = {}  # by setting, of the trials that ended
         self._live = _live_line(stream, self.line) if is_terminal else None
 
     def __enter__(self) -> "Progress":
@@ -119,9 +115,6 @@ class Progress(Watcher):
 
     def trial_ended(self, result: TrialResult) -> None:
         """The trial is over; off a terminal a line says its result."""
-        self._durations.append(self._clock() - self._started)
-        for name, value in _sizes(result.trial):
-            self._most[name] = max(value, self._most.get(name, value))
         self._trial = None
         if self._live is None:
             self.message(trial_line(self._number, result))
@@ -144,35 +137,12 @@ class Progress(Watcher):
         if self._newest is not None:
             parts.append(f"{self._newest.phase}, step {self._newest.steps}")
         parts.append(whole_seconds(self._clock() - self._started))
-        left = self.seconds_left()
-        if left is not None:
-            parts.append(f"about {whole_seconds(max(left, 1.0))} left")
         return masking.text(", ".join(parts))
-
-    def seconds_left(self) -> float | None:
-        """By the mean of the trials so far but the first, whose imports the others share; None
-        without one, where their number is unknown, where this one takes longer than that mean, and
-        where it is much larger than all before it.
-        """
-        known = self._durations[1:]
-        if not known or self._expected is None or self._trial is None:
-            return None
-        if any(value > MUCH * self._most.get(name, value) for name, value in _sizes(self._trial)):
-            return None
-        mean = sum(known) / len(known)
-        this_one = mean - (self._clock() - self._started)
-        return this_one + mean * max(self._expected - self._number, 0) if this_one > 0 else None
 
     def _write(self, text: str) -> None:
         self._last_line = self._clock()
         self._stream.write(printable(text) + "\n")
         self._stream.flush()
-
-
-def _sizes(trial: Trial) -> list[tuple[str, float]]:
-    """The settings of a trial that are numbers."""
-    values = trial.settings.items()
-    return [(name, value) for name, value in values if isinstance(value, int | float)]
 
 
 class RunProgress(Watcher):

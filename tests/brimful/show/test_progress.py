@@ -129,38 +129,6 @@ def test_on_a_terminal_one_line_is_redrawn_and_none_stays(
     assert "completed" not in written
 
 
-def test_no_time_left_is_shown_of_a_trial_that_is_much_larger_than_those_before() -> None:
-    progress, _, clock = off_terminal()
-    trial = result(64, TrialKind.MEMORY)
-    for number in (1, 2):
-        progress.trial_started(trial.trial, number, 4)
-        clock.now += 10
-        progress.trial_ended(trial)
-    for size, left_s in ((128, 20), (129, None), (17_264, None)):
-        progress.trial_started(result(size, TrialKind.MEMORY).trial, 3, 4)
-        assert progress.seconds_left() == left_s
-
-
-def test_time_left_is_the_mean_of_the_trials_so_far_but_the_first_which_imports() -> None:
-    progress, _, clock = off_terminal()
-    trial = result(64, TrialKind.MEMORY)
-    for number, took_s in ((1, 90), (2, 10)):
-        progress.trial_started(trial.trial, number, 5)
-        assert progress.seconds_left() is None
-        clock.now += took_s
-        progress.trial_ended(trial)
-    progress.trial_started(trial.trial, 3, 5)
-    clock.now += 4
-    assert progress.seconds_left() == pytest.approx(6 + 2 * 10)
-    assert "about 26 s left" in progress.line()
-    progress.trial_started(trial.trial, 5, 5)
-    clock.now += 500
-    assert progress.seconds_left() is None, "it takes longer than the others"
-    assert progress.line().endswith("8 min 20 s")
-    progress.trial_started(trial.trial, 6, 5)
-    assert progress.line().startswith("trial 6: "), "more trials than expected"
-
-
 def test_an_exception_passes_through_and_leaves_the_terminal_as_it_was() -> None:
     stream = io.StringIO()
     with pytest.raises(KeyboardInterrupt), Progress(stream, is_terminal=True) as progress:
