@@ -45,7 +45,7 @@ class Evaluations:
     def stops(self, given: int, steps: int, operations: int = 0) -> bool:
         """Whether a pass ends here, `given` batches after its start. Before the first step it may
         be an encoding whose results are needed."""
-        most = 1 if operations >= MANY_OPERATIONS else self._config.eval_batches
+        most = 1 if operations >= MANY_OPERATIONS else self._config.ends.eval_batches
         return self._config.cut and steps > 0 and given >= most
 
     def is_over(self, given: int, measured: bool, operations: int) -> bool:

@@ -15,7 +15,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Type, Union
 
-WIRE_VERSION = 2
+WIRE_VERSION = 3
 # of a trial that ends otherwise, by the clock, by samples or with the script itself
 NO_LIMIT = 1_000_000_000
 TRIAL_CONFIG_VARIABLE = "BRIMFUL_TRIAL_CONFIG"
@@ -79,6 +79,24 @@ class Place:
 
 
 @dataclass(frozen=True)
+class Ends:
+    """When the steps of a trial end, and what it shows of evaluations."""
+
+    steps: int = 3  # measured optimizer steps, after the warm-up
+    warmup_steps: int = 1
+    see_eval: bool = True  # continue after the measured steps until the script has evaluated
+    eval_batches: int = EVAL_BATCHES  # that an evaluation loader gives before it ends early
+    # the steps go on until reserved memory has not risen for so many of them
+    settles_after: Optional[int] = None
+    # `steps` is NO_LIMIT: they end so many seconds after the first, after so many samples over all
+    # ranks, or with the script; evaluations are whole
+    after_s: Optional[float] = None
+    after_samples: Optional[int] = None
+    # fewer steps where each has many backward passes: they end after so many of those
+    after_passes: Optional[int] = None
+
+
+@dataclass(frozen=True)
 class TrialConfig:
     """How the child runs one trial, or a whole run."""
 
@@ -91,10 +109,7 @@ class TrialConfig:
     # imaginary: PYTORCH_ALLOC_CONF as a replay of the trace takes it to begin with
     allocator_conf: str = ""
     cards: int = 1  # imaginary: how many of them each process sees
-    steps: int = 3  # measured optimizer steps, after the warm-up
-    warmup_steps: int = 1
-    eval_batches: int = EVAL_BATCHES  # batches that an evaluation loader gives before it ends early
-    see_eval: bool = True  # continue after the measured steps until the script has evaluated
+    ends: Ends = field(default_factory=Ends)
     trace: bool = False  # imaginary: write every allocation to trace-<rank>.jsonl
     # imaginary: changes to the script (imaginary/attribution/what_if.py)
     what_if: List[str] = field(default_factory=list)
@@ -104,13 +119,6 @@ class TrialConfig:
     # where a training loader draws at random, its batches are as drawn but for this one and the
     # next, which are the largest of many drawn at random
     largest_at: Optional[int] = None
-    # the steps go on until reserved memory has not risen for so many of them
-    settles_after: Optional[int] = None
-    # the steps end so many seconds after the first of them, or after so many samples over all ranks
-    stop_after_s: Optional[float] = None
-    stop_after_samples: Optional[int] = None
-    # fewer steps where each has many backward passes: they end after so many of those
-    stop_after_passes: Optional[int] = None
     # `SCANS_FILE`s of earlier trials of the same data, newest last
     scans: List[str] = field(default_factory=list)
     # look for what an audit reports besides: a checksum of each batch, how an epoch is drawn, ...
@@ -510,4 +518,5 @@ def read_config(path: str) -> TrialConfig:
         )
     card = raw.pop("card", None)
     places = {name: Place(**place) for name, place in raw.pop("places", {}).items()}
-    return TrialConfig(card=Card(**card) if card else None, places=places, **raw)
+    ends = Ends(**raw.pop("ends"))
+    return TrialConfig(card=Card(**card) if card else None, places=places, ends=ends, **raw)

@@ -65,6 +65,13 @@ class Trial:
         return report
 
 
+def config_of(**asked) -> wire.TrialConfig:
+    """With what stands in its groups given by name as well."""
+    names = [field.name for field in dataclasses.fields(wire.Ends) if field.name in asked]
+    ends = wire.Ends(**{name: asked.pop(name) for name in names})
+    return wire.TrialConfig(ends=ends, **asked)
+
+
 def run_trial(
     tmp_path: Path,
     script: str | list[str],
@@ -92,7 +99,7 @@ def run_trial(
     if asked["device"] == "imaginary":
         asked = {"card": CARD, **asked}
     (folder / "trial_config.json").write_text(
-        json.dumps(dataclasses.asdict(wire.TrialConfig(folder=str(folder), **asked)))
+        json.dumps(dataclasses.asdict(config_of(folder=str(folder), **asked)))
     )
     ours = {
         "PYTHONPATH": os.pathsep.join((str(BOOTSTRAP), WITHOUT_DYNAMO)),

@@ -4,13 +4,13 @@ import pytest
 
 from brimful_inside import left_out
 from brimful_inside.left_out import Evaluations, alike_enough
-from brimful_inside.wire import TrialConfig
+from tests.brimful_inside.helper import config_of
 
 LONG = left_out.MANY_OPERATIONS
 
 
 def evaluations(**config):
-    return Evaluations(TrialConfig(folder="", device="cpu", eval_batches=2, **config))
+    return Evaluations(config_of(folder="", device="cpu", eval_batches=2, **config))
 
 
 @pytest.mark.parametrize(

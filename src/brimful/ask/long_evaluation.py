@@ -23,7 +23,7 @@ def _shows_for_others(result: TrialResult, folder: Path) -> bool:
     whole = (
         result.outcome is Outcome.COMPLETED
         and trial.kind is TrialKind.TRACE
-        and trial.see_eval
+        and trial.ends.see_eval
         and not trial.what_ifs
     )
     worlds = {report.world_size for report in result.reports}
@@ -64,7 +64,7 @@ def training_of(program: Program | None, result: TrialResult | None) -> Program 
 
 
 def _last_step(result: TrialResult) -> int:
-    return result.trial.warmup_steps + result.trial.steps
+    return result.trial.ends.warmup_steps + result.trial.ends.steps
 
 
 def seen_once(result: TrialResult) -> Diagnostic:

@@ -33,6 +33,7 @@ from brimful.values import (
 from brimful_inside.simulator.program import Program, program_of
 from brimful_inside.simulator.roofline import Kernel
 from brimful_inside.simulator.trace import CardTrace, Outside, Trace
+from brimful_inside.wire import Ends
 
 EXPECTED_TRACES = 3
 LARGEST_AT = 4  # steps before that of the largest batch, where others are as drawn
@@ -140,8 +141,10 @@ class Trials:
             kind=TrialKind.TRACE,
             others=self.others,
             time_loader=None if any(map(trained, self.session.results)) else self.time_loader,
-            steps=self.session.options.steps or 3,
-            see_eval=self.evaluation_of is None or size in (None, self.asked),
+            ends=Ends(
+                steps=self.session.options.steps or 3,
+                see_eval=self.evaluation_of is None or size in (None, self.asked),
+            ),
             capacity_bytes=None if limitless else capacity_bytes(self.device),
         )
 
@@ -225,8 +228,8 @@ class Trials:
 
     def _run_as_drawn(self, size: int | None, steps: int, **batches: int) -> TrialResult:
         trial = self.trial_at(size, limitless=True)
-        trial = replace(trial, steps=steps - 1, as_drawn=True, time_loader=None, **batches)
-        trial = replace(trial, see_eval=self.evaluation_of is None)
+        ends = replace(trial.ends, steps=steps - 1, see_eval=self.evaluation_of is None)
+        trial = replace(trial, ends=ends, as_drawn=True, time_loader=None, **batches)
         return self.session.run(trial, expected_total=len(self.results) + len(self.epochs) + 1)
 
     def _batches_per_step(self, size: int | None) -> float:

@@ -269,13 +269,9 @@ def _without_what_varies(config: wire.TrialConfig, folder: str) -> wire.TrialCon
     plain = wire.TrialConfig(folder, config.device)
     varies = (
         "capacity_bytes",
-        "steps",
-        "warmup_steps",
-        "eval_batches",
-        "see_eval",
+        "ends",
         "worst_batch",
         "largest_at",
-        "settles_after",
         "scans",
         "settings",
         "time_loader",

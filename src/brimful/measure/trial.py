@@ -8,6 +8,7 @@ import functools
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from brimful import masking
@@ -96,6 +97,7 @@ def config_of(trial: Trial, folder: Path, scans: Sequence[Path] = ()) -> wire.Tr
     """What the child has to do for this trial."""
     imaginary, audits = trial.device.kind == "imaginary", trial.kind is TrialKind.AUDIT
     eval_batches = AUDITED_EVAL_BATCHES if audits and not imaginary else wire.EVAL_BATCHES
+    eval_batches = wire.NO_LIMIT if trial.ends.steps == wire.NO_LIMIT else eval_batches
     return wire.TrialConfig(
         folder=str(folder),
         device=trial.device.kind,
@@ -103,20 +105,13 @@ def config_of(trial: Trial, folder: Path, scans: Sequence[Path] = ()) -> wire.Tr
         capacity_bytes=trial.capacity_bytes,
         allocator_conf=conf_in({**os.environ, **trial.command.environment}) or "",
         cards=trial.device.cards,
-        steps=trial.steps,
-        warmup_steps=trial.warmup_steps,
-        see_eval=trial.see_eval,
-        eval_batches=wire.NO_LIMIT if trial.steps == wire.NO_LIMIT else eval_batches,
+        ends=replace(trial.ends, eval_batches=eval_batches),
         trace=imaginary and trial.kind is not TrialKind.SPEED,
         what_if=list(trial.what_ifs),
         measure_host_memory=_slowed(trial),
         worst_batch=(not trial.as_drawn or trial.largest_at is not None)
         and (trial.kind in (TrialKind.TRACE, TrialKind.MEMORY) or (audits and imaginary)),
         largest_at=trial.largest_at,
-        settles_after=trial.settles_after,
-        stop_after_s=trial.stop_after_s,
-        stop_after_samples=trial.stop_after_samples,
-        stop_after_passes=trial.stop_after_passes,
         scans=[str(path.resolve()) for path in scans],
         audits=audits,
         settings=dict(trial.settings),

@@ -202,7 +202,7 @@ def _trial_phases(record: Record) -> list[Section]:
         f"{setting_text(result.trial.settings.get('batch_size'))}, trial "
         f"{record.trials.index(result) + 1}"
     )
-    missing = ("eval",) if result.trial.see_eval and "eval" not in result.phases else ()
+    missing = ("eval",) if result.trial.ends.see_eval and "eval" not in result.phases else ()
     return phases_table(title, result.phases, missing, record.opened.budget)
 
 

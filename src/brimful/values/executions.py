@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from brimful.values.given import Command, Device, EffectiveSetting, Setting
-from brimful_inside.wire import Failure, PhasePeak, Place, Report
+from brimful_inside.wire import Ends, Failure, PhasePeak, Place, Report
 
 
 class Outcome(StrEnum):
@@ -89,9 +89,7 @@ class Trial:
     settings: dict[str, Setting]
     device: Device
     kind: TrialKind
-    steps: int = 3
-    warmup_steps: int = 1
-    see_eval: bool = True
+    ends: Ends = field(default_factory=Ends)
     time_limit_s: float = 600.0
     capacity_bytes: int | None = None  # imaginary: the card is full here
     what_ifs: tuple[str, ...] = ()  # imaginary: what is done otherwise: "autocast", "checkpointing"
@@ -107,14 +105,6 @@ class Trial:
     as_drawn: bool = False
     # then: which batch, and the next, is the largest of many drawn at random
     largest_at: int | None = None
-    # the steps go on until reserved memory has not risen for so many of them
-    settles_after: int | None = None
-    # `steps` is NO_LIMIT: they end so many seconds after the first, after so many samples over all
-    # ranks, or with the script; evaluations are whole
-    stop_after_s: float | None = None
-    stop_after_samples: int | None = None
-    # fewer steps where each has many backward passes: they end after so many of those
-    stop_after_passes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

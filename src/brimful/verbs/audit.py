@@ -36,6 +36,7 @@ from brimful.values import (
 )
 from brimful_inside.simulator.program import program_of
 from brimful_inside.simulator.trace import Trace
+from brimful_inside.wire import Ends
 
 _STEPS = 12  # enough batches for remainders and repeats to show, and for a median of step times
 _WARMUP_STEPS = 2
@@ -65,9 +66,11 @@ def audit(
         settings=began.values((BATCH_SIZE, EVAL_BATCH_SIZE) if is_placed else ()),
         device=began.device,
         kind=TrialKind.AUDIT,
-        steps=began.options.steps or _STEPS,
-        warmup_steps=_WARMUP_STEPS,
-        stop_after_passes=None if began.options.steps else _PASSES,
+        ends=Ends(
+            steps=began.options.steps or _STEPS,
+            warmup_steps=_WARMUP_STEPS,
+            after_passes=None if began.options.steps else _PASSES,
+        ),
     )
     with began.session("audit") as session:
         if is_placed:
@@ -114,7 +117,7 @@ def _placed(session: Session, began: Start, audited: Trial) -> Command:
     def trial(command: Command, batch_size: int | None) -> Trial:
         settings = {name: v for name, v in audited.settings.items() if name != BATCH_SIZE}
         settings |= {} if batch_size is None else {BATCH_SIZE: batch_size}
-        return Trial(command, settings, began.device, TrialKind.AUDIT, steps=1)
+        return Trial(command, settings, began.device, TrialKind.AUDIT, ends=Ends(steps=1))
 
     assert began.asked is not None  # with --set
     wants, given = began.options.batch_size_from, began.given

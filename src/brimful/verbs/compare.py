@@ -37,7 +37,7 @@ from brimful.verbs.comparisons import (
     of_runs,
 )
 from brimful.verbs.predict import predict
-from brimful_inside.wire import NO_LIMIT
+from brimful_inside.wire import NO_LIMIT, Ends
 
 PAIRS, SECONDS = 2, 120.0
 _START_S = 600.0  # beside the time that it trains, for what comes before
@@ -245,11 +245,8 @@ def _trial(way: Way, until: Until, seed: int | None) -> Trial:
         way.settings if seed is None else {**way.settings, _SEED: seed},
         way.device,
         TrialKind.SPEED,
-        steps=NO_LIMIT,
-        see_eval=False,
+        ends=Ends(steps=NO_LIMIT, see_eval=False, after_s=seconds, after_samples=until.samples),
         time_limit_s=float(NO_LIMIT) if seconds is None else _START_S + 2 * seconds,
-        stop_after_s=seconds,
-        stop_after_samples=until.samples,
     )
 
 

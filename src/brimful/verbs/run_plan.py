@@ -39,6 +39,7 @@ from brimful.values import (
     Trial,
     TrialKind,
 )
+from brimful_inside.wire import Ends
 
 _NONE = "none"
 
@@ -314,7 +315,7 @@ def _located(
         settings = dict(given) | ({BATCH_SIZE: batch_size} if batch_size else {})
         if batch_size is None:
             settings.pop(BATCH_SIZE, None)
-        return Trial(changed, settings, chosen.device, TrialKind.AUDIT, steps=1)
+        return Trial(changed, settings, chosen.device, TrialKind.AUDIT, ends=Ends(steps=1))
 
     wants = session.options.batch_size_from
     located = locate(session, command, trial, size, wants, given)

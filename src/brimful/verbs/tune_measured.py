@@ -259,7 +259,8 @@ def search_speed(
     def run(request: Request) -> TrialResult:
         trial = tuning.trial(TrialKind.SPEED, request.settings, see_eval=request.see_eval)
         if request.verifies:
-            trial = replace(trial, steps=SETTLED, settles_after=SETTLED, as_drawn=True)
+            ends = replace(trial.ends, steps=SETTLED, settles_after=SETTLED)
+            trial = replace(trial, ends=ends, as_drawn=True)
         return session.run(trial, expected_total=max(expected, len(session.results) + 1))
 
     with UntilStopped() as work:

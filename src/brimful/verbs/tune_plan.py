@@ -51,13 +51,13 @@ def plan_of(
     asked, budget = tuning.asked, tuning.start.budget
     command, placed = _as_left(tuning.command, result.chosen)
     warnings = room.warnings if result.chosen.get(WORKERS) in (None, tuning.asked_workers) else ()
-    confirmed = max(reversed(result.chosen_runs), key=lambda run: run.trial.see_eval)
+    confirmed = max(reversed(result.chosen_runs), key=lambda run: run.trial.ends.see_eval)
     runs = (confirmed, result.verified or confirmed)
     peak = max((peak_bytes(run, budget.memory) or 0 for run in runs), default=0)
     turns = gain.turns if gain is not None else len(session.results)
     stays = bool(result.own_runs) and result.own_runs[0] is result.chosen_runs[0]
     speed = _speed(result.chosen_runs[-turns:])
-    evaluated = ", evaluation included" if confirmed.trial.see_eval else ""
+    evaluated = ", evaluation included" if confirmed.trial.ends.see_eval else ""
     return make_plan(
         tuning.objective,
         command,

@@ -17,6 +17,7 @@ from brimful.values import (
     TrialKind,
     TrialResult,
 )
+from brimful_inside.wire import Ends
 
 _MEMORY_STEPS = 2
 _SPEED_STEPS = 8
@@ -66,17 +67,15 @@ class Tuning:
         kind: TrialKind,
         settings: Mapping[str, Setting],
         command: Command | None = None,
-        **others,
+        see_eval: bool = True,
     ) -> Trial:
         """On a CPU the budget is host memory, and the trial is ended before the kernel
         would do it.
         """
         steps, command = self.session.options.steps, command or self.command
         follows = following(command, self.settings, settings.get(BATCH_SIZE))
-        if kind is TrialKind.SPEED:
-            others = {"see_eval": False, "warmup_steps": _SPEED_WARMUP_STEPS} | others
-        elif self.start.finds_places:
-            others |= {"find_places": WORKERS_ALONE}
+        finds_workers = self.start.finds_places and kind is not TrialKind.SPEED
+        warmup_steps = _SPEED_WARMUP_STEPS if kind is TrialKind.SPEED else Ends.warmup_steps
         if kind is TrialKind.MEMORY:
             steps = min(steps or _MEMORY_STEPS, _MEMORY_STEPS)
         budget = self.start.budget
@@ -85,7 +84,7 @@ class Tuning:
             settings={**self.settings, **follows, **settings},
             device=self.start.device,
             kind=kind,
-            steps=steps or _SPEED_STEPS,
+            ends=Ends(steps or _SPEED_STEPS, warmup_steps, see_eval),
+            find_places=WORKERS_ALONE if finds_workers else None,
             host_limit_bytes=budget.bytes if budget.memory == "host" else None,
-            **others,
         )

@@ -341,9 +341,8 @@ class _Estimator:
             if change.eval_batch_size is not None:
                 settings["eval_batch_size"], sees_eval = change.eval_batch_size, True
         what_ifs = tuple(change.switch for change in after.changes if change.switch)
-        result = trials.session.run(
-            replace(trial, settings=settings, what_ifs=what_ifs, see_eval=sees_eval)
-        )
+        ends = replace(trial.ends, see_eval=sees_eval)
+        result = trials.session.run(replace(trial, settings=settings, what_ifs=what_ifs, ends=ends))
         completed = result.outcome is Outcome.COMPLETED
         return result, read_trace(result, trials.session.folder) if completed else None
 

@@ -42,11 +42,10 @@ class Probe:
         self.device = device
         self.worst = worst
         self.phases = Phases(device, host)
-        self.times = StepTimes(
-            clock_for(config.device), config.warmup_steps, config.steps if config.cut else None
-        )
+        steps = config.ends.steps if config.cut else None
+        self.times = StepTimes(clock_for(config.device), config.ends.warmup_steps, steps)
         self.losses = Losses(imaginary, config.cut)
-        long = not config.cut or config.steps == NO_LIMIT
+        long = not config.cut or config.ends.steps == NO_LIMIT
         self.counter = RunCounter(device.held) if long else None
         self._kept_steps = NO_LIMIT if config.cut else KEPT_STEPS
         self.loaders = Loaders(config.audits, imaginary, config.time_loader, self._kept_steps)
@@ -62,7 +61,7 @@ class Probe:
         self.course = Course(
             self.limits, self.steps, self.phases, self.outside, self._begin_times, self._leave
         )
-        self.leaks = Leaks(device.alive_bytes, config.steps)
+        self.leaks = Leaks(device.alive_bytes, config.ends.steps)
         self.forward = ForwardWatch(self.forward_begins)
         self.activity = TrainOrEval(self)
         self._trace_left: Any = None  # the traceback of what nobody caught
@@ -70,7 +69,7 @@ class Probe:
         device.on_out_of_memory(self.failures.out_of_memory)
         self.audited = Audited(self.phases)
         self.loading_s: List[float] = []
-        self.warmup_steps = config.warmup_steps
+        self.warmup_steps = config.ends.warmup_steps
         self._clocked = config.cut and not imaginary and not config.worst_batch
         self.first_step_unix_s: Optional[float] = None
         # (backward passes, samples) by step, without a DataLoader
@@ -203,7 +202,7 @@ class Probe:
         if number == 1 and self.steps.pace is not None:
             self.times.works_on(self.steps.pace.device)
             self.audited.steps(self.steps.pace.groups)
-        if number == self.config.warmup_steps and self._clocked:
+        if number == self.config.ends.warmup_steps and self._clocked:
             # The full collection that imports make due takes 0.1 s: as long as many steps.
             gc.collect()
             more = self.loaders.steps_ahead(number)
@@ -226,12 +225,12 @@ class Probe:
             self.leaks.step(self.loaders.latest)
         if number == 1:
             self.loaders.time_trained(self.device.leave_worker)
-            if self.config.stop_after_s is not None and exit.others() > 0:
+            if self.config.ends.after_s is not None and exit.others() > 0:
                 exit.follow_others(self)  # the ranks' clocks differ
         self.outside.goes_on()
         self.forward.arm()
         self.reporting.progress()
-        held = self.device.held() if self.config.settles_after is not None else None
+        held = self.device.held() if self.config.ends.settles_after is not None else None
         if held is not None:
             self.limits.holds(number, held.reserved_bytes)
         self._decide_end()
@@ -263,7 +262,7 @@ class Probe:
         """A CUDA graph holds a whole step: the steps before it were its warm-up, and its replays
         are those that count.
         """
-        self.warmup_steps = self.steps.count + self.config.warmup_steps
+        self.warmup_steps = self.steps.count + self.config.ends.warmup_steps
         self.times.restart(self.warmup_steps)
         self.course.restart()
         self.loading_s.clear()
@@ -274,12 +273,12 @@ class Probe:
         before, others = self.course.measured, exit.others() if self.config.cut else 0
         samples = self._samples * (others + 1)
         self.course.step(self.loaders.any_trained, self.backwards_in_all, samples)
-        follows = self.config.stop_after_s is None and others > 0
+        follows = self.config.ends.after_s is None and others > 0
         if self.course.measured and not before and follows:
             exit.follow_others(self)
 
     def _leave(self) -> None:
-        exit.leave(self, at_a_step=not self.config.see_eval)
+        exit.leave(self, at_a_step=not self.config.ends.see_eval)
 
 
 def _samples_in(args: Any, batch_size: Any = None) -> Optional[int]:

@@ -186,7 +186,7 @@ def minimal_report(probe: Any, ended: str) -> Report:
         str(torch.__version__),
         ended,
         probe.steps.count,
-        config.warmup_steps,
+        config.ends.warmup_steps,
         trace_file=probe.device.trace_file,
         notes=list(probe.context.notes),
     )
@@ -230,7 +230,7 @@ def _notes(probe: Any) -> List[str]:
     optimizers = steps.read()
     skipped = sum(record.skipped for record in steps.records)
     kinds = ", ".join("%s: %d" % (optimizer.name, optimizer.steps) for optimizer in optimizers)
-    target = probe.warmup_steps + config.steps
+    target = probe.warmup_steps + config.ends.steps
     unevaluated = probe.course.measured and "eval" not in probe.phases.read()
     notes = {
         "the script used no accelerator": config.device == "accelerator" and not is_started(),
@@ -256,6 +256,6 @@ def _notes(probe: Any) -> List[str]:
             config.cut and not probe.course.measured and 0 < steps.count < target < NO_LIMIT
         ),
         "evaluation was not reached in %d steps and is not counted; --steps %d may reach it"
-        % (steps.count, FURTHER * steps.count): config.cut and config.see_eval and unevaluated,
+        % (steps.count, FURTHER * steps.count): config.cut and config.ends.see_eval and unevaluated,
     }
     return [sentence for sentence, holds in notes.items() if holds]

@@ -37,7 +37,7 @@ class Generates(World):
         return rows + ([Phase("eval"), *looked] if self.sees else [])
 
     def _imaginary(self, trial, size, folder):
-        self.sees = trial.see_eval
+        self.sees = trial.ends.see_eval
         result = super()._imaginary(trial, size, folder)
         train = result.phases.get("train")
         if train is None:
@@ -55,11 +55,13 @@ def found(world):
 def test_what_a_trial_has_shown_whole_others_leave_out_and_their_traces_can_be_compared():
     world = Generates()
     answer = found(world)
-    assert [(trial.settings["batch_size"], trial.see_eval) for trial in world.launched[:2]] == [
+    assert [
+        (trial.settings["batch_size"], trial.ends.see_eval) for trial in world.launched[:2]
+    ] == [
         (5, True),
         (100, True),
     ]
-    assert not any(trial.see_eval for trial in world.launched[2:])
+    assert not any(trial.ends.see_eval for trial in world.launched[2:])
     assert answer.exact and len(world.launched) <= 4
     assert answer.phases.keys() >= {"train", "eval"}, "the size in question is seen whole"
     assert any(result.code == "evaluation-seen-once" for result in answer.warnings)
@@ -81,17 +83,17 @@ def ranks(*worlds):
 def test_ranks_of_one_training_show_it_once_and_trainings_one_after_another_each_time():
     world = Generates()
     answer = found(reporting(ranks(2, 2), world))
-    assert not any(trial.see_eval for trial in world.launched[2:])
+    assert not any(trial.ends.see_eval for trial in world.launched[2:])
     assert answer.exact and len(answer.cards) == 2
     assert answer.largest_batch_size == found(World(linear=100 * MIB)).largest_batch_size
     world = Generates()
     found(reporting(ranks(1, 1), world))
-    assert all(trial.see_eval for trial in world.launched)
+    assert all(trial.ends.see_eval for trial in world.launched)
 
 
 class GeneratesUneven(Uneven):
     def rows(self, size: int) -> list[Row]:
-        looks = range(1000 if self.trial.see_eval else 0)
+        looks = range(1000 if self.trial.ends.see_eval else 0)
         looked = [
             row for at in looks for row in (Malloc(10_000 + at, 2 * MIB, "eq"), Free(10_000 + at))
         ]
@@ -102,7 +104,7 @@ class GeneratesUneven(Uneven):
         if "train" in result.phases:
             train = result.phases["train"]
             phases = {"train": train, "eval": replace(train, allocated_bytes=size)}
-            result = replace(result, phases=phases if trial.see_eval else {"train": train})
+            result = replace(result, phases=phases if trial.ends.see_eval else {"train": train})
         return result
 
 
@@ -111,7 +113,7 @@ def test_trials_with_batches_as_they_are_drawn_leave_it_out_and_it_stays_in_the_
     answer = found(world)
     drawn = [trial for trial in world.launched if trial.as_drawn]
     assert any(trial.settings["batch_size"] == 100 for trial in drawn)
-    assert not any(trial.see_eval for trial in drawn)
+    assert not any(trial.ends.see_eval for trial in drawn)
     assert answer.phases.keys() >= {"train", "eval"}
 
 
@@ -120,7 +122,7 @@ def test_trials_with_batches_as_they_are_drawn_leave_it_out_and_it_stays_in_the_
 )
 def test_an_evaluation_that_is_large_or_short_is_seen_at_every_size(world):
     answer = found(world)
-    assert all(trial.see_eval for trial in world.launched)
+    assert all(trial.ends.see_eval for trial in world.launched)
     assert not any(result.code == "evaluation-seen-once" for result in answer.warnings)
 
 
@@ -129,7 +131,7 @@ def test_where_it_does_not_fit_remedies_are_named_and_their_trials_leave_the_eva
     answer = work(world, predict, ASKED, gpu="rtx3070").prediction
     assert answer.verdict == "does_not_fit" and answer.breakdown is not None
     assert answer.what_if is not None and answer.what_if.remedies
-    assert not any(trial.see_eval for trial in world.launched if trial.what_ifs)
+    assert not any(trial.ends.see_eval for trial in world.launched if trial.what_ifs)
 
 
 def test_a_trace_too_large_to_be_kept_is_read_for_what_it_shows_and_not_for_each_who_asks(

@@ -12,6 +12,7 @@ from brimful.measure.gpus import find_gpu
 from brimful.measure.shared_imports import SharedImports, words_to_script
 from brimful.measure.trial import run_trial
 from brimful.values import Command, Device, Outcome, Trial, TrialKind
+from brimful_inside.wire import Ends
 
 LIBRARY = """
 import os
@@ -158,7 +159,7 @@ def test_forked_trials_write_the_traces_of_those_that_are_not_and_share_their_im
         (16, False, True),
         (16, False, False),
     ):
-        result = commands.run(size, "trains.py", imports=imports, see_eval=sees)[0]
+        result = commands.run(size, "trains.py", imports=imports, ends=Ends(see_eval=sees))[0]
         assert result.outcome is Outcome.COMPLETED and ("eval" in result.reports[0].phases) == sees
         imported |= {commands.imports._process.pid}
         traces.append(commands.trace(result))

@@ -25,6 +25,7 @@ from brimful.measure.trial import (
 )
 from brimful.values import Command, Device, Outcome, Trial, TrialKind
 from brimful_inside import wire
+from brimful_inside.wire import Ends
 
 CPU = Device("cpu", "cpu")
 #: Written to the wire by a script of a test, in place of the probe.
@@ -268,7 +269,7 @@ def test_the_child_gets_the_bootstrap_in_front_of_its_own_path_and_the_users_var
             {"as_drawn": True, "largest_at": 4},
             {"worst_batch": True},
         ),
-        (TrialKind.SPEED, {"as_drawn": True, "settles_after": 50}, {"settles_after": 50}),
+        (TrialKind.SPEED, {"ends": Ends(settles_after=50)}, {"ends": Ends(settles_after=50)}),
         # an audit looks at the loader's own batches
         (TrialKind.AUDIT, {}, {"audits": True, "worst_batch": False}),
     ],

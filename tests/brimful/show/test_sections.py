@@ -19,6 +19,7 @@ from brimful.values import (
     Record,
     Source,
 )
+from brimful_inside.wire import Ends
 from tests.brimful.show import product
 from tests.brimful.verbs.world import GIB, MIB
 
@@ -68,13 +69,19 @@ def test_a_note_is_shown_once_and_not_again_under_the_trials() -> None:
 def test_an_evaluation_that_no_trial_reached_is_not_seen() -> None:
     record = product.tune_on_cpu()
     trials = tuple(
-        replace(one, phases={"train": one.phases["train"]}, trial=replace(one.trial, see_eval=True))
+        replace(
+            one,
+            phases={"train": one.phases["train"]},
+            trial=replace(one.trial, ends=Ends(see_eval=True)),
+        )
         for one in record.trials
         if one.phases
     )
     last = table(replace(record, trials=trials), "Peaks by phase").rows[-1]
     assert [cell.text for cell in last[:2]] == ["eval", "not seen"]
-    unasked = tuple(replace(one, trial=replace(one.trial, see_eval=False)) for one in trials)
+    unasked = tuple(
+        replace(one, trial=replace(one.trial, ends=Ends(see_eval=False))) for one in trials
+    )
     assert column(table(replace(record, trials=unasked), "Peaks by phase"), "phase") == ["train"]
 
 

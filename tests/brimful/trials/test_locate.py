@@ -74,7 +74,7 @@ def test_a_step_of_a_fixed_total_is_drawn_with_its_own_number_of_batches_with_an
         asked = {"gpu": "a100-80gb", "budget": "8GiB"}
         what_if = work(world, predict, command, **asked).prediction.what_if
         drawn = [trial for trial in world.launched if trial.as_drawn]
-        steps = [trial.steps for trial in drawn if trial.settings.get("batch_size") == 1000]
+        steps = [trial.ends.steps for trial in drawn if trial.settings.get("batch_size") == 1000]
         return [remedy.code for remedy in what_if.instead], steps
 
     placed = drawn(Summing(places=(replace(SCRIPT, number=1000),), own=1000), COMMAND)

@@ -139,8 +139,8 @@ def test_on_a_real_card_what_is_named_has_run_with_uneven_batches_of_its_own_ord
     world = Uneven(fixed=GIB, linear=MIB, device_bytes=8 * GIB, rises=1.3, overhead_s=30.0)
     record = work(world, tune, objective=objective, budget="7GiB")
     plan, size = record.plan, chosen(record)
-    long = [trial for trial in world.launched if trial.settles_after]
-    assert all(trial.as_drawn and trial.steps == trial.settles_after for trial in long)
+    long = [trial for trial in world.launched if trial.ends.settles_after]
+    assert all(trial.as_drawn and trial.ends.steps == trial.ends.settles_after for trial in long)
     *too_large, last = [trial.settings["batch_size"] for trial in long]
     needed = 1.3 * (GIB + 60 * last * MIB)
     assert too_large and last == size and needed <= 7 * GIB < needed * too_large[-1] / last
@@ -165,7 +165,7 @@ def test_on_a_real_card_what_is_named_has_run_with_uneven_batches_of_its_own_ord
 )
 def test_without_uneven_batches_on_a_real_card_no_trial_more_is_needed(world, where):
     assert "of its own order" not in work(world, tune, **where).plan.settings[0].why
-    assert not any(trial.settles_after for trial in world.launched)
+    assert not any(trial.ends.settles_after for trial in world.launched)
 
 
 ON_CPU = {"device": "cpu", "budget": "4GiB"}

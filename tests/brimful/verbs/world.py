@@ -110,7 +110,7 @@ class World:
         imports=None,
     ) -> TrialResult:
         self.launched.append(trial)
-        trial = replace(trial, steps=min(trial.steps, MOST_STEPS))
+        trial = replace(trial, ends=replace(trial.ends, steps=min(trial.ends.steps, MOST_STEPS)))
         folder.mkdir(parents=True)
         size = self.batch(trial)
         outcome, imaginary = self.outcome_of(trial, size), trial.device.kind == "imaginary"
@@ -156,7 +156,7 @@ class World:
         clock = completed and trial.device.kind != "imaginary"
         reading = 0.0 if self.workers(trial) else size * self.read_s
         seconds = self.overhead_s + size * self.sample_s + reading
-        steps = trial.warmup_steps + trial.steps if completed else 0
+        steps = trial.ends.warmup_steps + trial.ends.steps if completed else 0
         return TrialResult(
             trial=trial,
             outcome=outcome,
@@ -166,7 +166,7 @@ class World:
             phases={"train": peak, "eval": peak} if completed and peak else {},
             peak=peak if completed else None,
             samples_per_step=self.batches(size) * size if completed else None,
-            step_s=(seconds,) * trial.steps if clock else (),
+            step_s=(seconds,) * trial.ends.steps if clock else (),
             samples_per_s=size / seconds if clock else None,
             loading_share=max(0.01, reading / seconds) if clock else None,
             duration_s=1.0,
@@ -205,8 +205,8 @@ class World:
             torch_version="2.13.0",
             ended="steps_done",
             steps=steps,
-            warmup_steps=trial.warmup_steps,
-            step_s=[step_s] * trial.steps if step_s else [],
+            warmup_steps=trial.ends.warmup_steps,
+            step_s=[step_s] * trial.ends.steps if step_s else [],
             micro_batches_per_step=[self.batches(size)] * steps,
             samples_per_step=[self.batches(size) * size] * steps,
             optimizers=[optimizer],
@@ -226,7 +226,7 @@ class Learning(World):
 
     def launch(self, trial: Trial, *rest, **more) -> TrialResult:
         result = super().launch(trial, *rest, **more)
-        steps = result.trial.steps
+        steps = result.trial.ends.steps
         rate = float(trial.settings.get("lr", 1e-3)) * 1e3
         learned = rate * self.batch(trial) ** self.teaches / 200
         losses: list[float | None] = [
@@ -271,7 +271,7 @@ class Uneven(World):
 
     def peak(self, size: int) -> int:
         own = super().peak(size * self.longest)
-        return int(own * self.rises) if self.trial and self.trial.settles_after else own
+        return int(own * self.rises) if self.trial and self.trial.ends.settles_after else own
 
     def launch(self, trial: Trial, folder: Path, *rest, **more) -> TrialResult:
         self.trial = trial

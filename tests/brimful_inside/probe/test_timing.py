@@ -16,6 +16,7 @@ from brimful_inside.probe.memory.device_memory import DeviceMeter
 from brimful_inside.probe.probe import Probe
 from brimful_inside.probe.timing import POLL_S, EventClock, Held, HostClock, RunCounter, StepTimes
 from brimful_inside.wire import TrialConfig
+from tests.brimful_inside.helper import config_of
 
 TRAINING = """
 import os, signal, sys, torch
@@ -343,7 +344,7 @@ def test_a_device_that_waits_for_a_rank_that_left_is_not_waited_for(clock, tmp_p
 
         clone = reshape = detach
 
-    config = TrialConfig(folder=str(tmp_path), device="accelerator", steps=1, warmup_steps=0)
+    config = config_of(folder=str(tmp_path), device="accelerator", steps=1, warmup_steps=0)
     probe = Probe(
         ProcessContext(config, "rank"),
         DeviceMeter(),

@@ -250,7 +250,7 @@ class Search:
         return Request(choice, see_eval=True)
 
     def _evaluations(self, candidate: Candidate) -> int:
-        return sum(run.trial.see_eval for run in self.runs.at(candidate))
+        return sum(run.trial.ends.see_eval for run in self.runs.at(candidate))
 
     def _verify(self) -> Request | None:
         """Where batches are uneven, what is named runs with those of its own order; where they take

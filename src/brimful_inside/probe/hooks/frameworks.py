@@ -44,7 +44,7 @@ def _wants_evaluation() -> bool:
     probe = current_probe()
     return (
         probe is not None
-        and probe.config.see_eval
+        and probe.config.ends.see_eval
         and probe.course.measured
         and not probe.course.evaluated
     )

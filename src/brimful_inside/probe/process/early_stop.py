@@ -35,10 +35,11 @@ class Limits:
     """Of a trial; a whole run (`cut` is false) has none."""
 
     def __init__(self, config: TrialConfig):
-        self._config = config
+        self._ends = config.ends
+        self._cuts = config.cut
         self._traced = config.device == "imaginary"
-        self._target = config.warmup_steps + config.steps
-        self.ends_with_steps = not config.see_eval
+        self._target = config.ends.warmup_steps + config.ends.steps
+        self.ends_with_steps = not config.ends.see_eval
         self._since: Optional[float] = None  # the steps were measured
         self._ahead = 0
         self._ahead_since = 0.0
@@ -57,7 +58,7 @@ class Limits:
 
     def restart(self, steps: int) -> None:
         """The first so many steps do not count."""
-        self._target = steps + self._config.warmup_steps + self._config.steps
+        self._target = steps + self._ends.warmup_steps + self._ends.steps
         self._extra_steps = 0
 
     def extend(self, more: int) -> None:
@@ -73,7 +74,7 @@ class Limits:
         late = now - self._rising_since > MAX_RISING_S or others() > 0
         if reserved_bytes > self._reserved_bytes and not late:
             self._reserved_bytes = reserved_bytes
-            self._target = max(self._target, steps + (self._config.settles_after or 0))
+            self._target = max(self._target, steps + (self._ends.settles_after or 0))
 
     def _steps_ahead(self) -> int:
         """Of several ranks none goes by its clock: one that made fewer steps than another would
@@ -84,19 +85,19 @@ class Limits:
 
     def _trained_enough(self, steps: int, passes: int, samples: int) -> bool:
         """Whether the time, the samples or the backward passes are up that the trial trains for."""
-        config, now = self._config, time.monotonic()
+        ends, now = self._ends, time.monotonic()
         self._began = self._began or now
-        late = config.stop_after_s is not None and now - self._began >= config.stop_after_s
-        accumulates = config.stop_after_passes is not None and passes >= config.stop_after_passes
+        late = ends.after_s is not None and now - self._began >= ends.after_s
+        accumulates = ends.after_passes is not None and passes >= ends.after_passes
         return (
             late
-            or (accumulates and steps >= config.warmup_steps + LEAST_MEASURED)
-            or (config.stop_after_samples is not None and samples >= config.stop_after_samples)
+            or (accumulates and steps >= ends.warmup_steps + LEAST_MEASURED)
+            or (ends.after_samples is not None and samples >= ends.after_samples)
         )
 
     def enough(self, steps: int, attempts: int, passes: int, samples: int) -> bool:
         """Whether all steps are made that are measured. As `Course.step`."""
-        if not self._config.cut:
+        if not self._cuts:
             return False
         target = self._target + self._steps_ahead()
         enough = self._trained_enough(steps, passes, samples)

@@ -116,7 +116,7 @@ def follow_others(probe: Any) -> None:
         idle = _Idle(probe)
         while not probe.reporting.ended:
             time.sleep(WATCH_S)
-            measured = probe.course.measured or probe.config.stop_after_s is not None
+            measured = probe.course.measured or probe.config.ends.after_s is not None
             may_wait = measured and probe.phases.current != "eval"
             if may_wait and _left(probe) and idle.long_enough():
                 leave(probe)

@@ -89,7 +89,7 @@ class WorstBatches:
         # All batch sizes shall give the same trial; an audit shows the script's own epochs, and so
         # do batches that are as drawn, unless evaluations between them are to be left out.
         self._as_drawn = self._largest_at is not None
-        shows_epochs = config.audits or (self._as_drawn and config.see_eval)
+        shows_epochs = config.audits or (self._as_drawn and config.ends.see_eval)
         self.lengthens = self._imaginary and config.cut and not shows_epochs
         self._scans = ScanCache(config.folder, config.scans)
         self._plans: Any = weakref.WeakKeyDictionary()

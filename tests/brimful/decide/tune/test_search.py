@@ -18,6 +18,7 @@ from brimful.decide.tune.problem import MAX_TRIALS, SpeedProblem, top_sentence
 from brimful.decide.tune.search import Search
 from brimful.units import format_bytes
 from brimful.values import Budget, Objective, Outcome, Trial, TrialKind
+from brimful_inside.wire import Ends
 from tests.brimful.decide.builders import COMMAND, CPU, peak, report, sample
 
 BUDGET = Budget(1_000_000, 1_000_000, 1_000_000, "device", "all")
@@ -49,7 +50,7 @@ class Machine:
             dict(request.settings),
             CPU,
             TrialKind.SPEED,
-            see_eval=request.see_eval,
+            Ends(see_eval=request.see_eval),
         )
         if size in self.failing:
             return self._sample(trial, self.failing[size])
@@ -207,7 +208,7 @@ def test_the_users_own_settings_are_run_first_and_last_by_turns_with_the_choice(
     result = search(Machine(saturating()), problem(requested=16))
     chosen = result.chosen["batch_size"]
     assert chosen != 16 and result.sizes[0] == 16 and result.sizes[-2:] == [16, chosen]
-    assert [one.trial.see_eval for one in result.samples[-2:]] == [True, True], (
+    assert [one.trial.ends.see_eval for one in result.samples[-2:]] == [True, True], (
         "so that the last one confirms the plan"
     )
     assert result.gain.turns >= 2 and len(result.own_runs) >= 2
@@ -457,7 +458,7 @@ def test_where_an_epoch_takes_more_than_the_budget_the_next_smaller_size_is_run_
     assert too_large == [10_000, 9_000, 8_100 if objective is Objective.LARGEST else 8_000]
     assert 7_000 < size < 10_000 / 1.3 and found.chosen["batch_size"] == size
     assert found.verified is found.samples[-1]
-    assert found.chosen_runs and all(run.trial.see_eval for run in found.chosen_runs)
+    assert found.chosen_runs and all(run.trial.ends.see_eval for run in found.chosen_runs)
     says = f"verified with 12 batches of its own order: {format_bytes(130 * size)} reserved"
     assert found.why["batch_size"].endswith(says)
     assert "was not within the budget" in found.why["batch_size"]

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from brimful_inside.probe.hooks import frameworks
+from brimful_inside.wire import Ends
 
 pytestmark = pytest.mark.heavy
 
@@ -81,7 +82,7 @@ def test_a_trainer_that_changes_the_loss_of_a_looked_up_micro_batch_in_place_tra
 @pytest.mark.parametrize("sees", [True, False])
 def test_an_evaluation_that_a_trial_is_not_to_see_is_not_asked_for(monkeypatch, sees):
     probe = SimpleNamespace(
-        config=SimpleNamespace(see_eval=sees),
+        config=SimpleNamespace(ends=Ends(see_eval=sees)),
         course=SimpleNamespace(measured=True, evaluated=False),
     )
     monkeypatch.setattr(frameworks, "current_probe", lambda: probe)

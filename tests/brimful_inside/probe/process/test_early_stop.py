@@ -7,7 +7,8 @@ import pytest
 from brimful_inside.probe.course import Course
 from brimful_inside.probe.process import early_stop
 from brimful_inside.probe.process.early_stop import Limits
-from brimful_inside.wire import NO_LIMIT, TrialConfig
+from brimful_inside.wire import NO_LIMIT
+from tests.brimful_inside.helper import config_of
 
 
 class Trial:
@@ -15,7 +16,7 @@ class Trial:
 
     def __init__(self, **config):
         config = {"device": "cpu", "steps": 2, "warmup_steps": 1, **config}
-        self.limits = Limits(TrialConfig(folder="", **config))
+        self.limits = Limits(config_of(folder="", **config))
         self.steps = SimpleNamespace(count=0, attempts=0)
         phases = SimpleNamespace(current="setup")
         phases.to = lambda name, closing_as=None: phases.__setattr__("current", name) or True
@@ -177,10 +178,10 @@ def test_a_trial_measures_its_steps_after_the_capture_of_a_graph():
 @pytest.mark.parametrize(
     ("limit", "steps"),
     [
-        ({"stop_after_samples": 96}, 3),
-        ({"stop_after_s": 5.0}, 6),
-        ({"stop_after_passes": 9}, 9),
-        ({"stop_after_passes": 1}, 3),  # two after the warm-up of one
+        ({"after_samples": 96}, 3),
+        ({"after_s": 5.0}, 6),
+        ({"after_passes": 9}, 9),
+        ({"after_passes": 1}, 3),  # two after the warm-up of one
     ],
 )
 def test_steps_end_after_so_many_samples_seconds_or_passes(monkeypatch, limit, steps):
