@@ -105,7 +105,7 @@ def by_search(view: CardView) -> MemoryAnswer:
     if size is None:
         raise nothing_fits(view, conclusion)
     effective = trials.effective(size) or size
-    if has_a_fixed_total(trials.completed()) and not view.is_read:
+    if has_a_fixed_total(trials.completed()) and (asked or not view.is_read):
         # Its time is known of a trace alone, and a step of one batch holds no gradients before its
         # backward pass.
         replayers_of_trial(view, effective)
