@@ -4,10 +4,11 @@ batch size, its speed.
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from math import prod
 from pathlib import Path
+from typing import Any, Unpack
 
 from brimful.ask.answer import find, timed_batch
 from brimful.ask.cards import by_memory, by_price, which_card
@@ -25,10 +26,10 @@ from brimful.decide.speed.epoch import epoch_of, loading_of
 from brimful.decide.tune.sizes import sizes_to_show
 from brimful.errors import UntilStopped, UsageError
 from brimful.measure.traces import cards_of
-from brimful.trials.devices import CardRequest
+from brimful.trials.devices import CardNames, CardRequest
 from brimful.trials.results import PHASES
-from brimful.trials.session import Options
-from brimful.trials.start import start
+from brimful.trials.session import Options, Session
+from brimful.trials.start import Start, start
 from brimful.values import (
     Answer,
     CardPeak,
@@ -43,115 +44,117 @@ from brimful.verbs.exports import require_writable, write_snapshot
 from brimful.verbs.what_if import Explained, explain, opened_downwards, what_would_help
 
 
+class Words(CardNames, total=False):
+    """The keywords of `predict`: those of a card, and those of `Question`."""
+
+    what_if: bool | None
+    samples: int | None
+    solve: str | None
+    grid: Mapping[str, Sequence[Setting]] | None
+    sizes: Sequence[int]
+    snapshot: str | Path | None
+    smallest: bool
+
+
+@dataclass(frozen=True)
+class Question:
+    """`what_if`: whether to try what would save memory; None tries it where the requested batch
+    size does not fit. `samples`: of an epoch, where only a part of the data is here. `solve`:
+    another setting to name the largest value of, on each of the cards. `grid`: one or two settings
+    with their values; each combination is a cell of a table, and the fastest that fits is the
+    answer. `sizes`: the batch sizes of its table of them; () takes some up to the largest.
+    `snapshot`: the file to write for PyTorch's memory viewer, of the run at the batch size that is
+    answered for. `smallest`: of several cards the answer is for the smallest that fits, not for the
+    cheapest.
+    """
+
+    what_if: bool | None = None
+    samples: int | None = None
+    solve: str | None = None
+    grid: Mapping[str, Sequence[Setting]] | None = None
+    sizes: Sequence[int] = ()
+    snapshot: str | Path | None = None
+    smallest: bool = False
+
+
 def predict(
     argv: Sequence[str],
     *,
-    gpu: str | None = None,
-    gpu_memory: str | None = None,
-    ranks: int | None = None,
-    as_rank: int | None = None,
-    link: str | None = None,
     settings: Mapping[str, Setting] | None = None,
     options: Options | None = None,
-    what_if: bool | None = None,
-    samples: int | None = None,
-    solve: str | None = None,
-    grid: Mapping[str, Sequence[Setting]] | None = None,
-    sizes: Sequence[int] = (),
-    snapshot: str | Path | None = None,
-    smallest: bool = False,
+    **words: Unpack[Words],
 ) -> Record:
     """Runs the command for a few steps on an imaginary card. Returns the record, whose `prediction`
     is the answer.
 
-    `what_if`: whether to try what would save memory; None tries it where the requested batch size
-    does not fit. `samples`: of an epoch, where only a part of the data is here. With
-    ``{batch_size}`` left open it answers for the largest that fits. `solve`: another setting to
-    name the largest value of, on each of the cards. `grid`: one or two settings with their values;
-    each combination is a cell of a table, and the fastest that fits is the answer. `sizes`: the
-    batch sizes of its table of them; () takes some up to the largest. `snapshot`: the file to write
-    for PyTorch's memory viewer, of the run at the batch size that is answered for. `smallest`: of
-    several cards the answer is for the smallest that fits, not for the cheapest. Raises UsageError
-    for a file that cannot be written and without a card, NoSuchDevice for an unknown one,
-    DoesNotFit when an open batch size fits at no value, and the errors of `trials.results`.
+    `words`: those of `CardRequest` and `Question`. With ``{batch_size}`` left open it answers for
+    the largest that fits. Raises UsageError for a file that cannot be written and without a card,
+    NoSuchDevice for an unknown one, DoesNotFit when an open batch size fits at no value, and the
+    errors of `trials.results`.
     """
-    request = CardRequest(gpu, gpu_memory, ranks, as_rank, link)
+    # 1. What is asked, of which command, on which cards.
+    left: dict[str, Any] = {**words}
+    names = [field.name for field in fields(CardRequest) if field.name in left]
+    request = CardRequest(**{name: left.pop(name) for name in names})
+    question = Question(**left)
     _require_card(request)
-    if snapshot is not None:
-        require_writable(Path(snapshot))
-    sets = _sets(solve, grid, settings or {})
+    if question.snapshot is not None:
+        require_writable(Path(question.snapshot))
+    sets = _sets(question, settings or {})
     began = start(argv, settings, options, "auto", request, takes_several=True, sets=sets)
-    if grid and len(began.several) > 1:
-        raise UsageError(
-            f"--grid for {len(began.several)} cards",
-            "a table of settings is for one card",
-            "name one card, or compare cards without --grid",
-        )
-    if sizes and (grid or solve is not None or len(began.several) > 1):
-        raise UsageError(
-            "--sizes together with --grid, --solve or several cards",
-            "these have a table of their own",
-            "leave --sizes out",
-        )
-    if solve is not None:
+    _require_one_table(question, began)
+    if question.solve is not None:
         began = replace(began, asked=None)
     with began.session("predict") as session:
+        # 2. The answer, by as many trials as it takes; a search that is told to stop has a part of
+        # it.
         noted: list[Diagnostic] = []
-        rows: tuple[Answer, ...] = ()
-        rows_of = "settings" if grid else "cards" if len(began.several) > 1 else "sizes"
-        if grid:
-            view, answer, rows = grid_of(session, began, grid, noted)
-            noted += without_effect(rows)
-        elif len(began.several) > 1:
-            order = by_memory if smallest else by_price
-            view, answer, rows = which_card(session, began, samples, noted, order)
-        else:
-            timed, settings = timed_batch(began), began.other_values()
-            view = view_of(session, began, settings, time_loader=timed, unknown=sets[0])
-            session.limits_the_whole = True
-            answer = find(view, began, noted)
-        trials, is_open, prediction = view.trials, began.asked is None, None
+        view, answer, rows = _answered(session, began, question, noted)
+        rows_of = ("settings" if question.grid else "cards") if rows else ""
         if answer.conclusion is not None:
             session.keep(answer.conclusion.estimate)
+        # 3. What is said beside it, unless it is told to stop.
+        prediction = None
         with UntilStopped() as work:
             explained = explain(view, answer)
             if explained is not None:
                 answer = opened_downwards(view.card, answer, explained)
             prediction = _prediction(view, answer, explained, noted)
-            fits = prediction.verdict == Verdict.FITS
-            if explained and session.stop is None and (not fits if what_if is None else what_if):
-                prediction = _with_what_if(prediction, view, answer, explained, bool(what_if))
-            speed = prediction.speed
-            outside = seconds_outside_steps(view, speed.batch_size) if speed is not None else {}
-            epoch = epoch_of(trials.representative(), speed, prediction.loading, samples, outside)
-            if rows_of == "sizes":
-                rows = _sizes(view, answer, prediction, is_open, sizes, samples)
             prediction = replace(prediction, rows=rows, rows_of=rows_of)
-            following = after_prediction(trials.command, prediction, is_open, trials.settings_at)
-            warnings = (*prediction.warnings, *about_steps(prediction, epoch))
-            prediction = replace(prediction, next_command=following, epoch=epoch, warnings=warnings)
-            if snapshot is not None:
-                written = write_snapshot(view, answer, Path(snapshot))
-                if isinstance(written, Diagnostic):
-                    session.note(written)
-                else:
-                    prediction = replace(prediction, written=(written,))
-        prediction = prediction or _prediction(view, answer, None, noted)
+            prediction = _with_what_if(prediction, view, answer, explained, question)
+            prediction = _with_an_epoch(prediction, view, answer, began.asked is None, question)
+            if question.snapshot is not None:
+                prediction = _with_snapshot(prediction, view, answer, Path(question.snapshot))
+        if prediction is None:
+            prediction = _prediction(view, answer, None, noted)
+            prediction = replace(prediction, rows=rows, rows_of=rows_of)
         if work.stop is not None:
             left_out = "the answer is there, and not all that is said beside it"
             note = session.partial(work.stop, left_out)
             prediction = replace(prediction, warnings=(*prediction.warnings, note))
+        # 4. The record keeps it.
+        places, seconds = view.trials.command.places, time.monotonic() - session.started
         session.keep(
-            replace(
-                prediction,
-                rows=rows,
-                rows_of=rows_of if rows else "",
-                smallest=smallest,
-                places=trials.command.places,
-                seconds=time.monotonic() - session.started,
-            )
+            replace(prediction, smallest=question.smallest, places=places, seconds=seconds)
         )
     return session.record()
+
+
+def _answered(
+    session: Session, began: Start, question: Question, noted: list[Diagnostic]
+) -> tuple[CardView, MemoryAnswer, tuple[Answer, ...]]:
+    """(The card that is answered for, its answer, the rows of other cards or combinations.)"""
+    if question.grid:
+        view, answer, rows = grid_of(session, began, question.grid, noted)
+        noted += without_effect(rows)
+        return view, answer, rows
+    if len(began.several) > 1:
+        order = by_memory if question.smallest else by_price
+        return which_card(session, began, question.samples, noted, order)
+    timed, settings = timed_batch(began), began.other_values()
+    view = view_of(session, began, settings, time_loader=timed, unknown=began.sets[0])
+    session.limits_the_whole = True
+    return view, find(view, began, noted), ()
 
 
 def _require_card(request: CardRequest) -> None:
@@ -163,12 +166,27 @@ def _require_card(request: CardRequest) -> None:
         )
 
 
-def _sets(
-    solve: str | None, grid: Mapping[str, Sequence[Setting]] | None, given: Mapping[str, Setting]
-) -> tuple[str, ...]:
+def _require_one_table(question: Question, began: Start) -> None:
+    several = len(began.several) > 1
+    if question.grid and several:
+        raise UsageError(
+            f"--grid for {len(began.several)} cards",
+            "a table of settings is for one card",
+            "name one card, or compare cards without --grid",
+        )
+    if question.sizes and (question.grid or question.solve is not None or several):
+        raise UsageError(
+            "--sizes together with --grid, --solve or several cards",
+            "these have a table of their own",
+            "leave --sizes out",
+        )
+
+
+def _sets(question: Question, given: Mapping[str, Setting]) -> tuple[str, ...]:
     """The settings that trials are given: what is solved for, or those of the grid. Raises
     UsageError.
     """
+    solve, grid = question.solve, question.grid
     if solve is None and not grid:
         return (BATCH_SIZE,)
     if solve is not None and grid:
@@ -205,13 +223,50 @@ def _with_what_if(
     prediction: Prediction,
     view: CardView,
     answer: MemoryAnswer,
-    explained: Explained,
-    searches: bool,
+    explained: Explained | None,
+    question: Question,
 ) -> Prediction:
+    """With what would make it fit, where that is asked, or where it does not fit."""
+    wanted = question.what_if
+    if wanted is None:
+        wanted = prediction.verdict != Verdict.FITS
+    if explained is None or view.trials.session.stop is not None or not wanted:
+        return prediction
     noted: list[Diagnostic] = []
     step_s = None if prediction.speed is None else prediction.speed.step_s
+    searches = bool(question.what_if)
     what_if = what_would_help(view, answer, explained, step_s, searches, noted)
     return replace(prediction, what_if=what_if, warnings=(*prediction.warnings, *noted))
+
+
+def _with_an_epoch(
+    prediction: Prediction,
+    view: CardView,
+    answer: MemoryAnswer,
+    is_open: bool,
+    question: Question,
+) -> Prediction:
+    """With an epoch, the rows of other points, and what to type next."""
+    speed, trials = prediction.speed, view.trials
+    outside = seconds_outside_steps(view, speed.batch_size) if speed is not None else {}
+    usual, loading = trials.representative(), prediction.loading
+    epoch = epoch_of(usual, speed, loading, question.samples, outside)
+    prediction = replace(prediction, epoch=epoch)
+    if not prediction.rows_of and (rows := _sizes(view, answer, prediction, is_open, question)):
+        prediction = replace(prediction, rows=rows, rows_of="sizes")
+    following = after_prediction(trials.command, prediction, is_open, trials.settings_at)
+    warnings = (*prediction.warnings, *about_steps(prediction, epoch))
+    return replace(prediction, next_command=following, warnings=warnings)
+
+
+def _with_snapshot(
+    prediction: Prediction, view: CardView, answer: MemoryAnswer, path: Path
+) -> Prediction:
+    written = write_snapshot(view, answer, path)
+    if isinstance(written, Diagnostic):
+        view.trials.session.note(written)
+        return prediction
+    return replace(prediction, written=(written,))
 
 
 def _prediction(
@@ -273,8 +328,7 @@ def _sizes(
     answer: MemoryAnswer,
     prediction: Prediction,
     is_open: bool,
-    wanted: Sequence[int],
-    samples: int | None,
+    question: Question,
 ) -> tuple[Answer, ...]:
     """The table of batch sizes: those wanted, else the size in question, the recommended one, the
     largest, and some between, as far as something is known of them."""
@@ -284,8 +338,10 @@ def _sizes(
     size, _ = recommended(prediction, is_open)
     spills = prediction.limited_by == "budget"
     named = [prediction.batch_size, size]
-    sizes = sorted(set(wanted)) or sizes_to_show(largest, named, spills)
-    return sizes_of(view, conclusion, sizes, prediction.loading, samples, bool(wanted))
+    wanted = sorted(set(question.sizes))
+    sizes = wanted or sizes_to_show(largest, named, spills)
+    loading, samples = prediction.loading, question.samples
+    return sizes_of(view, conclusion, sizes, loading, samples, bool(wanted))
 
 
 def _solved(trials: Trials, answer: MemoryAnswer, largest: int | None) -> Solved | None:
