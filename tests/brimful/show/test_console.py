@@ -1,18 +1,18 @@
 """Golden copies of the terminal's screens, 80 columns wide, without colour. The product makes what
 they show.
 
-After a change that is meant: UPDATE_SCREENS=1 python -m pytest tests/brimful/show/test_console.py,
+After a change that is meant: python -m pytest tests/brimful/show/test_console.py --force-regen,
 and read the difference in git.
 """
 
 import io
-import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pytest_regressions.file_regression import FileRegressionFixture
 from rich.console import Console
 
 from brimful.cli.app import app
@@ -79,12 +79,9 @@ def test_the_verbs_are_on_one_screen() -> None:
 
 
 @pytest.mark.parametrize("name", SCREENS)
-def test_a_screen_equals_its_golden_copy(name: str) -> None:
-    golden, drawn = FOLDER / f"{name}.txt", draw(SCREENS[name])
-    if os.environ.get("UPDATE_SCREENS"):
-        golden.write_text(drawn, encoding="utf-8")
-    assert golden.exists(), f"{golden.name} is not there: UPDATE_SCREENS=1 writes it"
-    assert drawn == golden.read_text(encoding="utf-8")
+def test_a_screen_equals_its_golden_copy(file_regression: FileRegressionFixture, name: str) -> None:
+    golden = FOLDER / f"{name}.txt"
+    file_regression.check(draw(SCREENS[name]), fullpath=golden, encoding="utf-8")
 
 
 def test_no_golden_copy_is_left_of_a_screen_that_is_gone() -> None:

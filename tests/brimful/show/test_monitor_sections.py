@@ -1,17 +1,17 @@
 """Screens of `monitor` at 80, 120 and 200 columns, from a run that was looked at while it went on:
 golden copies, with the numbers that differ from machine to machine replaced by fixed ones.
 
-After a change that is meant: UPDATE_SCREENS=1 python -m pytest
+After a change that is meant: python -m pytest --force-regen
 tests/brimful/show/test_monitor_sections.py, and read the difference in git.
 """
 
 import io
-import os
 import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pytest_regressions.file_regression import FileRegressionFixture
 
 from brimful.measure.machine_watch import _card
 from brimful.show.console import make_console
@@ -95,19 +95,13 @@ def drawn(status: Status, width: int) -> str:
     return "\n".join(row.rstrip() for row in stream.getvalue().splitlines()) + "\n"
 
 
-def compare(golden: Path, screen: str) -> None:
-    if os.environ.get("UPDATE_SCREENS"):
-        golden.parent.mkdir(exist_ok=True)
-        golden.write_text(screen, encoding="utf-8")
-    assert golden.exists(), f"{golden.name} is not there: UPDATE_SCREENS=1 writes it"
-    assert screen == golden.read_text(encoding="utf-8")
-
-
 @pytest.mark.parametrize(("name", "width"), SCREENS)
-def test_a_screen_equals_its_golden_copy(name: str, width: int) -> None:
+def test_a_screen_equals_its_golden_copy(
+    file_regression: FileRegressionFixture, name: str, width: int
+) -> None:
     screen = drawn(on_cards() if name == "cards" else steady(watched().statuses[name]), width)
     assert all(len(row) <= width for row in screen.splitlines())
-    compare(FOLDER / f"{name}-{width}.txt", screen)
+    file_regression.check(screen, fullpath=FOLDER / f"{name}-{width}.txt", encoding="utf-8")
 
 
 def test_no_golden_copy_is_left_of_a_screen_that_is_gone() -> None:
