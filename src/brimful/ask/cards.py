@@ -88,7 +88,6 @@ def which_card(
     stop = work.stop or session.stop
     if stop is not None:
         session.ended_early(stop)
-    if stop is not None:
         rows.sort(key=lambda row: order(row.line))
     first = next((row for row in rows if row.answer is not None), None)
     if first is None or first.answer is None:
