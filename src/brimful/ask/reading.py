@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import NamedTuple
 
+from brimful.ask.epochs import Epochs
 from brimful.ask.long_evaluation import training_of
 from brimful.ask.traces import Trials, capacity_bytes
 from brimful.decide.loaders_seen import (
@@ -48,9 +49,6 @@ from brimful.values import (
 from brimful_inside.simulator.allocator_settings import settings_in
 from brimful_inside.simulator.program import NOTHING, Program, joined, program_of
 from brimful_inside.simulator.replay import Replayed, worst_of
-
-# An epoch of uneven batches tells of sizes up to so many times larger or smaller (assumed).
-NEAR = 2
 
 
 @dataclass(frozen=True)
@@ -93,6 +91,7 @@ class CardView:
     trials: Trials
     device: Device
     budget: Budget
+    uneven: Epochs
     # Sizes that were traced for another card: its own search begins with them.
     begins_with: tuple[int, ...] = ()
     conclusion: MemoryConclusion | None = None  # of its search, once that came to its end
@@ -152,8 +151,8 @@ class CardView:
     def beside_epochs(self, size: int | None, programs: Sequence[Program]) -> Sequence[Program]:
         """Those programs, with batches of the largest samples, unless they come in no epoch: no
         batch that is drawn at random is made of these samples; those of the evaluation are."""
-        learned_at, trials = self.learned_at(size), self.trials
-        if not trials.epochs.get(learned_at) or learned_at not in trials.drawn:
+        learned_at = self.uneven.learned_at(size)
+        if not self.uneven.programs.get(learned_at) or learned_at not in self.uneven.drawn:
             return programs
         phases = self._worst(programs, [], None).phases
         trains = max(phases, key=lambda name: phases[name].reserved) == "train"
@@ -163,28 +162,15 @@ class CardView:
         """A card's programs over an epoch, with the sizes of this kind of card; where none was
         learned at the size, about those of the nearest one. [] where batches are alike. `orders`:
         how many of them; None: all."""
-        nearest, programs = self.learned_at(size), self.trials.epochs
+        nearest, programs = self.uneven.learned_at(size), self.uneven.programs
         if nearest == size or size is None:
             return [self.here(program) for program in programs.get(size, ())[:orders]]
         return scaled(self.epochs(nearest, orders), nearest or 1, size, self.fixed_sizes)
 
-    def learned_at(self, size: int | None) -> int | None:
-        """The batch size nearest to one at which an epoch was learned; itself where none was."""
-        known = [at for at, programs in self.trials.epochs.items() if programs]
-        if size in self.trials.epochs or size is None or not known:
-            return size
-        return min(known, key=lambda at: abs((at or 0) - size))
-
-    def knows_epochs_near(self, size: int) -> bool:
-        """Whether an epoch was learned near a size, or batches are alike: the fewer samples in a
-        batch, the more batches differ."""
-        nearest = self.learned_at(size) or size
-        return nearest <= NEAR * size and size <= NEAR * nearest
-
     def is_least(self, size: int | None) -> bool:
         """Whether batches may be uneven, and no epoch is known at a size or near it."""
-        known = any(self.trials.epochs.values()) and (size is None or self.knows_epochs_near(size))
-        return self.may_be_uneven and not self.trials.is_even(size) and not known
+        known = self.uneven.are_known and (size is None or self.uneven.are_known_near(size))
+        return self.may_be_uneven and not self.uneven.is_even(size) and not known
 
     @property
     def fixed_sizes(self) -> frozenset[int]:
@@ -220,14 +206,14 @@ class CardView:
         """What an epoch takes at a size whose batches are of uneven sizes. `model`: that holds
         there, where it was not traced."""
         trials = self.trials
-        learned = trials.is_even(size) or size in trials.epochs
+        learned = self.uneven.is_even(size) or size in self.uneven.programs
         if learned or not (trials.completed() and self.may_be_uneven):
             return
         programs = self.programs(size) if size in trials.results else ()
         if not programs and model is not None and size is not None:
             sizes = tuple(model.sizes_at(size))
             programs = model.program.of_sizes(sizes, model.program.args).cards
-        trials.learn_epochs(size, programs)
+        self.uneven.learn(size, programs)
 
     def traced(self, size: int) -> Traced:
         """What a trial shows to a search. Of another unknown memory alone says whether the script
@@ -290,9 +276,8 @@ def view_of(session: Session, began: Start, settings: Mapping[str, Setting], **m
     """The trials of a command with these settings besides the size, as its first card reads them.
     `more`: further fields of `Trials`.
     """
-    return CardView(
-        Trials(session, began.command, began.device, settings, **more), began.device, began.budget
-    )
+    trials = Trials(session, began.command, began.device, settings, **more)
+    return CardView(trials, began.device, began.budget, Epochs(trials))
 
 
 def with_its_context(gpu: Gpu, result: TrialResult, program: Program) -> Gpu:

@@ -79,7 +79,7 @@ def sizes_of(
     completed = trials.completed()
     for size in sizes:
         at = trials.in_force(conclusion, size) or size
-        traced = at in completed or bool(trials.epochs.get(at))
+        traced = at in completed or bool(view.uneven.programs.get(at))
         row = _with_memory(Answer({BATCH_SIZE: size}, traced=traced), view, conclusion, at)
         if at in trials.results and at not in completed:
             row = replace(row, verdict=Verdict.DOES_NOT_FIT)
@@ -98,9 +98,9 @@ def sizes_of(
 def _with_memory(row: Answer, view: CardView, conclusion: MemoryConclusion, size: int) -> Answer:
     """By a trace at the size, by a model that a trace confirmed, by an epoch that was put together
     there, or by the curve where the nearest traces allow what it says."""
-    trials, is_near = view.trials, view.knows_epochs_near(size)
+    trials, is_near = view.trials, view.uneven.are_known_near(size)
     replayers = view.known_replayers(size, conclusion.size_model)
-    if replayers is None and trials.epochs.get(size):
+    if replayers is None and view.uneven.programs.get(size):
         replayers = view.replayers(size, view.epochs(size, 1))
     if replayers is not None:
         answer = answer_at(view, size, replayers)
@@ -113,6 +113,6 @@ def _with_memory(row: Answer, view: CardView, conclusion: MemoryConclusion, size
     if peak is None:
         return row
     fits = (peak.high or peak.value) <= view.budget.bytes
-    is_least = any(trials.epochs.values())
+    is_least = view.uneven.are_known
     verdict = Verdict.FITS if fits else Verdict.DOES_NOT_FIT
     return replace(row, verdict=verdict, peak_bytes=peak, is_least=is_least)

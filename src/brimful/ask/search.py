@@ -58,7 +58,7 @@ def _largest_by_its_epoch(view: CardView, asked: int | None, first: int) -> int 
         return None
     assert asked is not None
     view.learn_epochs(asked)
-    programs = view.epochs(asked) if asked in view.trials.drawn else []
+    programs = view.epochs(asked) if asked in view.uneven.drawn else []
     if all(view.card.fits(partial(view.card.replay, program)) for program in programs):
         return None
     largest = largest_scaled(view.card, asked, programs, 0, asked, view.fixed_sizes)
@@ -78,10 +78,10 @@ def _over_an_epoch(view: CardView, conclusion: MemoryConclusion) -> MemoryConclu
         return view.epochs(size, None)
 
     view.learn_epochs(max(conclusion.traced) if view.is_read else most, model)
-    if not any(trials.epochs.values()):
+    if not view.uneven.are_known:
         return conclusion
     ceiling, limit = most, estimate.limited_by
-    if limit == "budget" and view.learned_at(most) in trials.drawn:
+    if limit == "budget" and view.uneven.learned_at(most) in view.uneven.drawn:
         ceiling, limit = MOST_RISE * most, f"brimful, which tries none above {MOST_RISE * most:,}"
         upper, name = upper_limit(trials.limits())
         if upper is not None and upper <= ceiling:
@@ -91,7 +91,7 @@ def _over_an_epoch(view: CardView, conclusion: MemoryConclusion) -> MemoryConclu
     search = largest_over_an_epoch(view.card, most, ceiling, multiple_of, view.fixed_sizes, left)
     end = run_search(search, learned)
     if end.ended_by == SCRIPT:
-        failed = trials.failed_epochs[end.at]
+        failed = view.uneven.failed[end.at]
         limit = script_error(trials.session, failed, noun_of(trials.unknown), end.at)
     elif end.ended_by == MEMORY:
         limit = "budget"

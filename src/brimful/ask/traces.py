@@ -4,13 +4,11 @@ traces.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil
 from typing import NamedTuple
 
 from brimful.ask.long_evaluation import shown_whole
 from brimful.decide import loaders_seen
 from brimful.decide.memory.search_traced import FIRST_SIZE, MemoryConclusion
-from brimful.decide.memory.uneven import are_uneven, drawn_steps, epochs_of
 from brimful.decide.run.settings import BATCH_SIZE
 from brimful.decide.speed.kernels import KernelModel, ScaledKernels, fit_kernels
 from brimful.measure.host import free_bytes
@@ -22,7 +20,6 @@ from brimful.trials.start import following
 from brimful.values import (
     Command,
     Device,
-    Diagnostic,
     Limits,
     Outcome,
     Setting,
@@ -68,13 +65,6 @@ class Trials:
     # The trial that showed the evaluation whole, where others end before it (`long_evaluation`).
     evaluation_of: TrialResult | None = None
     results: dict[int | None, TrialResult] = field(default_factory=dict)
-    # Where batches are uneven: the fullest card's program over an epoch, in several orders.
-    epochs: dict[int | None, Sequence[Program]] = field(default_factory=dict)
-    # The trials whose epochs hold the largest batch of many drawn at random; at other sizes the
-    # largest samples make it.
-    drawn: dict[int | None, TrialResult] = field(default_factory=dict)
-    failed_epochs: dict[int | None, TrialResult] = field(default_factory=dict)
-    even: set[int | None] = field(default_factory=set)  # a trial has shown that batches are alike
     _read: dict[int | None, TracesRead] = field(default_factory=dict)
     _fitted: dict[tuple, KernelModel | ScaledKernels | None] = field(default_factory=dict)
 
@@ -188,60 +178,6 @@ class Trials:
         """All settings at a size, those that follow it included."""
         settings = dict(self.settings) if size is None else {**self.settings, self.unknown: size}
         return settings | following(self.command, self.settings, settings.get(BATCH_SIZE))
-
-    def learn_epochs(self, size: int | None, worst: Sequence[Program]) -> None:
-        """A trial with the batches as the script draws them, for the epochs at a size. `worst`: the
-        programs of all cards there with batches of the largest samples."""
-        per_step = self._batches_per_step(size)
-        steps, largest_at = drawn_steps(worst, per_step), ceil(LARGEST_AT * per_step)
-        result = self._run_as_drawn(size, steps, largest_at=largest_at)
-        known, self.epochs[size] = any(self.epochs.values()), ()
-        if result.outcome is not Outcome.COMPLETED and known:
-            self.failed_epochs[size] = result
-            return  # that size is not named
-        if result.outcome is not Outcome.COMPLETED:
-            self.session.note(
-                Diagnostic(
-                    "no-epoch",
-                    "a trial with batches as the script draws them did not come to its end "
-                    f"({result.outcome.value})",
-                    "what batches of uneven sizes leave unused of the memory is not counted",
-                    "",
-                )
-            )
-            return
-        drawn, fullest = self._programs_of(result)
-        batch = result.reports[0].worst_batch
-        if batch is not None and batch.drawn:
-            self.drawn[size], worst = result, ()
-        alike = worst[fullest] if fullest < len(worst) else None
-        epochs = epochs_of(drawn[fullest], alike) if drawn else []
-        if len(epochs) > 1 and not any(map(are_uneven, drawn)):
-            self.even.add(size)  # what varies in the samples does not reach the card
-        else:
-            self.epochs[size] = epochs
-
-    def is_even(self, size: int | None) -> bool:
-        """Whether batches are alike at a size or a larger one: tensors of small batches may be too
-        small to tell."""
-        return any((at or 0) >= (size or 0) for at in self.even)
-
-    def _run_as_drawn(self, size: int | None, steps: int, **batches: int) -> TrialResult:
-        trial = self.trial_at(size, limitless=True)
-        ends = replace(trial.ends, steps=steps - 1, see_eval=self.evaluation_of is None)
-        trial = replace(trial, ends=ends, as_drawn=True, time_loader=None, **batches)
-        return self.session.run(trial, expected_total=len(self.results) + len(self.epochs) + 1)
-
-    def _batches_per_step(self, size: int | None) -> float:
-        """Of a fixed total a step has other numbers of them at other sizes."""
-        result = self.completed().get(size) or self.representative()
-        return loaders_seen.batches_per_step(result) or 1
-
-    def _programs_of(self, result: TrialResult) -> tuple[list[Program], int]:
-        """Those of all cards, and which is the fullest."""
-        programs = [program_of(card.trace) for card in read_traces(result, self.session.folder)]
-        held = [program.peak_live_bytes(program.sizes) for program in programs]
-        return programs, held.index(max(held)) if held else 0
 
     # --- reading
 

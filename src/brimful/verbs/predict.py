@@ -277,7 +277,7 @@ def _prediction(
     estimate = answer.conclusion.estimate if answer.conclusion else None
     traced = (answer.size if estimate else trials.effective(answer.size)) in trials.results
     is_whole = answer.alone is None and not view.is_least(answer.size)
-    drawn = trials.drawn.get(trials.effective(answer.size))
+    drawn = view.uneven.drawn.get(trials.effective(answer.size))
     warnings = [*warnings_of(view, answer), *noted]
     largest = _largest(trials, answer, fits)
     in_force = trials.in_force(answer.conclusion, answer.size)

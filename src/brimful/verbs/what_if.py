@@ -80,7 +80,7 @@ def explain(view: CardView, answer: MemoryAnswer) -> Explained | None:
     card, trials, peak = view.card, view.trials, answer.peak.device_bytes
     alone = (answer.alone or answer.peak).device_bytes
     explained = _explained(card, chain.from_iterable(origins_of(view, answer)), alone)
-    drawn = trials.drawn.get(trials.effective(answer.size))
+    drawn = view.uneven.drawn.get(trials.effective(answer.size))
     breakdowns = explained.breakdowns if explained is not None else None
     if drawn is not None:
         origins = _of_trial(view, read_traces(drawn, trials.session.folder))

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from brimful.ask.epochs import Epochs
 from brimful.ask.search import _over_an_epoch, search_notes
 from brimful.decide.memory.search_traced import Traced, search_largest
 from brimful.decide.memory.uneven import MOST_RISE, epochs_of
@@ -61,18 +62,16 @@ def test_what_ends_the_search_over_an_epoch_is_named(monkeypatch, room, limits, 
 
     trials = SimpleNamespace(
         in_batches=True,
-        epochs=epochs,
-        drawn={10: None},
-        failed_epochs=failed,
         limits=lambda: limits,
         session=None,
         unknown="batch_size",
     )
+    uneven = Epochs(trials, epochs, {10: None}, failed)
     view = SimpleNamespace(
         trials=trials,
         is_read=False,
         learn_epochs=learn_epochs,
-        learned_at=lambda size: size,
+        uneven=uneven,
         epochs=lambda size, orders: epochs[size][:orders],
         card=card(room),
         fixed_sizes=frozenset({WEIGHTS, 2 * WEIGHTS}),
