@@ -7,6 +7,7 @@ search is over once a size was traced and fits, and 3 % more is known or predict
 after five traces, and the conclusion says between which sizes nothing was looked at.
 """
 
+import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
@@ -224,7 +225,8 @@ def _candidate_by_memory(known: TracedSizes, model: TrustedModel | None) -> int 
         # What promised more was wrong: once that is seen twice, it says nothing.
         failures = sum(size > low for size in bracket.too_large)
         share = SHARE if failures == 1 or low > known.small else (1 - SHARE) ** (failures - 1)
-        upper = min(upper, max(low + 1, low + int(share * (high - low))))
+        between = low + int(share * (high - low)) if high <= 2 * low else math.isqrt(low * high)
+        upper = min(upper, max(low + 1, between))
     if upper is not None and upper <= (low or 0):
         return low
     fitted = None if model is None else model.size_model
