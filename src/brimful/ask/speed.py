@@ -55,25 +55,9 @@ def speed_of(
         )
     usual = trials.representative()
     report, notes = usual.reports[0], _left_out(usual)
-    if trials.in_batches:
-        counted = {size or 0: result.samples_per_step for size, result in done.items()}
-        samples = samples_by_size(counted)
-    else:
-        samples = _always(usual.samples_per_step) if usual.samples_per_step else None
-    if trials.in_batches and accumulates:
-        notes.append(FIXED_TOTAL)
-    elif trials.in_batches and samples is not None and batch_size is not None:
-        first, last = kernels.fitted_at[0], kernels.fitted_at[-1]
-        same = samples(first)
-        if first != last and same == samples(last):
-            if kernels.at(first) == kernels.at(last):
-                samples = _always(same)  # the script ignores the batch size
-            else:
-                samples = float  # the work of a step grows with the batch size
-                notes.append(
-                    "samples are counted as the batch size, since the steps' own count does not "
-                    "change with it"
-                )
+    samples, note = _samples_of_a_step(trials, kernels, done, accumulates, batch_size)
+    if note:
+        notes.append(note)
     speed = predict_speed(
         kernels,
         view.gpu,
@@ -90,6 +74,34 @@ def speed_of(
         speed, environments=report.environments, batches_per_step=batches_per_step(at) or 1
     )
     return speed if trials.in_batches else replace(speed, batch_size=None)
+
+
+def _samples_of_a_step(
+    trials: Trials,
+    kernels: KernelModel | ScaledKernels,
+    done: Mapping[int | None, TrialResult],
+    accumulates: bool,
+    batch_size: int | None,
+) -> tuple[Callable[[int], float] | None, str]:
+    """How many samples a step has at a batch size, None where no trial counted any; and what is to
+    be noted of the count."""
+    if not trials.in_batches:
+        usual = trials.representative().samples_per_step
+        return (_always(usual) if usual else None), ""
+    samples = samples_by_size({size or 0: trial.samples_per_step for size, trial in done.items()})
+    if accumulates:
+        return samples, FIXED_TOTAL
+    if samples is None or batch_size is None:
+        return samples, ""
+    first, last = kernels.fitted_at[0], kernels.fitted_at[-1]
+    same = samples(first)
+    if first == last or same != samples(last):
+        return samples, ""
+    if kernels.at(first) == kernels.at(last):
+        return _always(same), ""  # the script ignores the batch size
+    return float, (  # the work of a step grows with the batch size
+        "samples are counted as the batch size, since the steps' own count does not change with it"
+    )
 
 
 def largest_with_a_step(trials: Trials, largest: int | None) -> int | None:
