@@ -21,6 +21,7 @@ from brimful import command
 from brimful.measure.gpus import custom_gpu
 from brimful.measure.trial import run_trial
 from brimful.values import Device, Outcome, Trial, TrialKind
+from brimful_inside.wire import Ends
 
 SEEDS = 3
 MORE = {"at_named": 1.0, "at_5_percent_more": 1.05, "at_25_percent_more": 1.25}
@@ -38,7 +39,7 @@ def whole_epoch(job: Job, size: int, seed: int) -> dict[str, Any]:
             {"batch_size": size},
             Device("imaginary", job.memory, gpu, cards=job.cards),
             TrialKind.TRACE,
-            steps=EVERY_STEP,
+            ends=Ends(steps=EVERY_STEP),
             time_limit_s=3600,
             capacity_bytes=room,
             as_drawn=True,

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from brimful import predict
+from brimful.ask.epochs import Epochs
 from brimful.ask.reading import CardView
 from brimful.ask.traces import Trials
 from brimful.decide.memory.size_model import fit_size_model
@@ -33,7 +34,7 @@ class Truth:
     def __init__(self, session: Session, record: Record):
         opened = record.opened
         self._trials = Trials(session, opened.command, opened.device, {})
-        self._view = CardView(self._trials, opened.device, opened.budget)
+        self._view = CardView(self._trials, opened.device, opened.budget, Epochs(self._trials))
         self._traces: dict[int, Trace] = {}
 
     def trace(self, size: int) -> Trace:

@@ -337,8 +337,8 @@ def test_with_uneven_batches_the_table_has_an_epoch_near_one_that_is_known_and_e
     command = python(script(tmp_path, PADDED), "--batch-size", 24)
     options = ("--gpu", "t4", "--max-batch-size", 100, "--sizes", "5,24,30", "--json")
     answer = brimful(tmp_path, "predict", *options, *command, code=0).json
-    few, asked, more = answer["sizes"]
-    assert few["is_least"] and few["traced"] and few["fits"]
+    few, asked, more = answer["rows"]
+    assert few["is_least"] and few["traced"] and few["verdict"] == "fits"
     assert not asked["is_least"] and not more["is_least"] and not more["traced"]
     assert asked["peak_bytes"]["value"] == answer["peak"]["device_bytes"]
     alone = answer["largest_batches_peak"]["device_bytes"]

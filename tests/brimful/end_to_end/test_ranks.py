@@ -241,7 +241,7 @@ def test_numbers_of_machines_are_compared_each_by_a_trace_of_its_own(tmp_path):
     words = "--gpu", "h100:8x2,h100:8x4", "--link", "10Gb", "--no-what-if"
     command = python(script(tmp_path, WHICH), "--batch-size", 16)
     done = brimful(tmp_path, "predict", *words, "--json", *command, code=0)
-    which = {line["machines"]: line for line in done.json["which"]}
+    which = {line["machines"]: line for line in done.json["rows"]}
     assert {machines: line["cards"] for machines, line in which.items()} == {2: 16, 4: 32}
     prices = [which[machines]["price_per_h"]["value"] for machines in (2, 4)]
     assert prices[1] == pytest.approx(2 * prices[0])

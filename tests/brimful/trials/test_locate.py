@@ -62,7 +62,7 @@ def test_sizes_beyond_the_data_set_that_found_the_place_are_read_as_what_the_loa
     assert placed.launched[1].settings["batch_size"] == 12, "of the 7 samples that there are"
     flagged = ("my-train", "--batch-size", "5")
     same = work(Uneven(own=5, dataset=7), predict, flagged, **asked).prediction
-    assert [line.peak for line in answer.which] == [line.peak for line in same.which]
+    assert [line.peak_bytes for line in answer.which] == [line.peak_bytes for line in same.which]
 
 
 def test_a_step_of_a_fixed_total_is_drawn_with_its_own_number_of_batches_with_and_without_a_flag():

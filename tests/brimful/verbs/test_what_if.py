@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from brimful import predict
+from brimful.ask.epochs import Epochs
 from brimful.ask.reading import MemoryAnswer
 from brimful.decide.memory import uneven
 from brimful.decide.memory.changes import Situation
@@ -441,7 +442,9 @@ def explained_at(scripts, sizes, model, batch_size, device_bytes):
         drawn={},
         effective=lambda size: size,
     )
-    view = SimpleNamespace(here=lambda program: program, card=CARD, trials=trials)
+    view = SimpleNamespace(
+        here=lambda program: program, card=CARD, trials=trials, uneven=Epochs(trials)
+    )
     peak, conclusion = SimpleNamespace(device_bytes=device_bytes), SimpleNamespace(size_model=model)
     return explain(view, MemoryAnswer(batch_size, "fits", peak, {}, conclusion=conclusion))
 

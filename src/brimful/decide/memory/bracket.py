@@ -13,6 +13,7 @@ from brimful.units import noun_of
 from brimful.values import Limits, Outcome
 
 CLOSE = 0.03  # of a size: less is not worth another trial (assumed)
+WIDE = 8  # times as large (assumed)
 # Below a value whose trial takes too much of this computer, one this many times smaller is an
 # answer (assumed): each further trial takes nearly as much.
 NEAR_HOST = 4
@@ -134,6 +135,11 @@ class Bracket:
     def __post_init__(self) -> None:
         if self.upper is not None and self.upper < 1:
             raise ValueError("no batch size from 1 to {} ({})".format(*upper_limit(self.limits)))
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether what fits and what does not are so far apart that neither is an answer."""
+        return self.low is not None and self.high is not None and self.high > WIDE * self.low
 
     @property
     def in_batches(self) -> bool:

@@ -18,8 +18,8 @@ from brimful_inside.simulator.program import Program
 from brimful_inside.simulator.replay import Replayed
 
 MOST_TRACES = 5  # for one card, besides those that its search begins with
-# Where the script itself fails at larger sizes, and trials alone show from where on; and until a
-# size fits that is larger than the first two.
+# Where the script itself fails at larger sizes, and trials alone show from where on; until a size
+# fits that is larger than the first two; and while the bracket is wide.
 MOST_TRIALS = 12
 MOST_MODELLED = 6  # of the traces, those among which models are sought: of each two and three
 APART_IN_STEPS = 4  # values that are nearer may be padded to the same
@@ -83,6 +83,7 @@ class TracedSizes:
     def trials_left(self) -> int:
         low = self.bracket.low
         goes_on = self.bracket.script_error_above(low) or (low or 0) <= self.small
+        goes_on = goes_on or self.bracket.is_wide
         most = MOST_TRIALS if goes_on else MOST_TRACES
         return most - len(self.bracket.tried) + self.begun
 

@@ -225,7 +225,8 @@ def _candidate_by_memory(known: TracedSizes, model: TrustedModel | None) -> int 
         # What promised more was wrong: once that is seen twice, it says nothing.
         failures = sum(size > low for size in bracket.too_large)
         share = SHARE if failures == 1 or low > known.small else (1 - SHARE) ** (failures - 1)
-        between = low + int(share * (high - low)) if high <= 2 * low else math.isqrt(low * high)
+        is_wide = failures > 1 and bracket.is_wide
+        between = math.isqrt(low * high) if is_wide else low + int(share * (high - low))
         upper = min(upper, max(low + 1, between))
     if upper is not None and upper <= (low or 0):
         return low

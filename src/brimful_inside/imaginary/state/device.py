@@ -207,7 +207,7 @@ class ImaginaryGpu:
         """This is a child process, for which PyTorch refuses the cards where the parent has used
         them, or counted them through the driver."""
         self.in_bad_fork = self.is_open and (self.touched or self.counted)
-        if self.in_bad_fork:
+        if self.in_bad_fork and self.touched:  # cards that were only counted have no trace yet
             self.cards.forget()
 
     @one_at_a_time
