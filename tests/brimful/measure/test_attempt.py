@@ -23,7 +23,8 @@ from brimful.measure.supervisor import SignalForwarding
 from brimful.values import Attempt, AttemptStarted, Device, Outcome
 from brimful.watcher import Watcher
 
-READY = "import os, signal, sys, time\ndef ready(): print('ready', flush=True)\n"
+# Not by `print`: the signal that answers may come within it, and no handler may print there then.
+READY = "import os, signal, sys, time\ndef ready(): os.write(1, b'ready\\n')\n"
 
 
 class User(Watcher):
@@ -149,11 +150,11 @@ NEEDS_ITS_WORKER = """
     time.sleep(60)
     """
 OF_A_LAUNCHER = """
-import signal, sys, time
+import os, signal, sys, time
 def save(*_):
     time.sleep(1); print("saved", flush=True); sys.exit(0)
 signal.signal(signal.SIGTERM, save)
-print("ready", flush=True)
+os.write(1, b"ready\\n")
 time.sleep(60)
 """
 LAUNCHES = f"import subprocess; subprocess.run([sys.executable, '-c', {OF_A_LAUNCHER!r}])"
