@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
 import weakref
 from typing import Any, Dict, Iterator, List, Optional, Sequence
 
@@ -133,12 +134,17 @@ def _watched(kind: Any) -> Any:
     return Watched
 
 
-def signal_of_a_worker() -> int:
+def signal_of_a_worker(error: BaseException) -> int:
     """The signal that ended a loader's worker; 0: none. What its parent meets then depends on the
-    moment: torch's error, which may not name it, or a broken connection."""
-    for child in multiprocessing.active_children():  # a child that has ended shows when it is asked
-        child.is_alive()
-    return _ended_by[-1] if _ended_by else 0
+    moment: torch's error, which may not name it, or a broken connection, which breaks a moment
+    before the system shows that its process has ended."""
+    ends = time.monotonic() + (0.5 if isinstance(error, (ConnectionError, EOFError)) else 0.0)
+    while True:
+        for child in multiprocessing.active_children():  # one that has ended shows when it is asked
+            child.is_alive()
+        if _ended_by or time.monotonic() >= ends:
+            return _ended_by[-1] if _ended_by else 0
+        time.sleep(0.01)
 
 
 def number_of(exit_code: Optional[int]) -> int:

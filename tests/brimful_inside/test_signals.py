@@ -42,6 +42,25 @@ def test_a_signal_that_is_ignored_stays_so():
         signal.signal(signal.SIGHUP, before)
 
 
+@pytest.mark.parametrize(
+    ("error", "number"), [(ConnectionResetError(), 9), (EOFError(), 9), (ValueError(), 0)]
+)
+def test_a_worker_that_shows_its_end_late_explains_a_broken_connection_alone(
+    monkeypatch, error, number
+):
+    ended, polls = [], []
+
+    def children():
+        polls.append(None)
+        if len(polls) == 4:  # the system shows the end of the process now
+            ended.append(9)
+        return []
+
+    monkeypatch.setattr(signals, "_ended_by", ended)
+    monkeypatch.setattr(signals.multiprocessing, "active_children", children)
+    assert signals.signal_of_a_worker(error) == number
+
+
 def test_a_forked_child_notes_no_signals_for_its_parent(tmp_path):
     before = signal.signal(signal.SIGUSR1, lambda *_: None)
     descriptor = signals.note_in(str(tmp_path / "signals"))

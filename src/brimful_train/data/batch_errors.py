@@ -70,7 +70,7 @@ def dead_worker(error: BaseException) -> BrimfulError | None:
     """What a training ends with where `error` is of a loader's dead worker; None for any other
     error.
     """
-    if isinstance(error, OSError | EOFError) and (number := signal_of_a_worker()):
+    if isinstance(error, OSError | EOFError) and (number := signal_of_a_worker(error)):
         return WorkerDied(
             f"A worker of the loader was ended by signal {number} while it handed over a batch.",
             f"One that the system killed for want of memory prints nothing. {_KEPT}",

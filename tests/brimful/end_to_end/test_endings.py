@@ -146,7 +146,9 @@ def test_an_ending_has_one_meaning_and_the_same_command_goes_on(
     assert training.end() == code, training.output()[-3000:]
     says, saved = training.output(), max(training.numbers("saved"), default=0)
     assert "emory ran out" not in says and "the script raised an error" not in says
-    if kind == "engine" or (kind == "plain" and number != KILL):
+    # Python itself prints one in a worker whose parent was killed while they spoke.
+    orphans = kind == "engine" and who == "main" and number == KILL
+    if (kind == "engine" and not orphans) or (kind == "plain" and number != KILL):
         assert "Traceback" not in says
     if code in (130, 143) and kind in SAVES and times == 1:
         assert training.numbers("saved")

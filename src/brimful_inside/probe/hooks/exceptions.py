@@ -275,7 +275,7 @@ class Failures:
             after_measured=after,
             meaning=str(getattr(error, "brimful_meaning", "")),
             raised_by=whose,
-            worker_signal=signal_of_a_worker(),
+            worker_signal=signal_of_a_worker(error),
         )
 
 
