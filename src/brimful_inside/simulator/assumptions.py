@@ -1,6 +1,7 @@
 """What neither PyTorch's source nor a trace says, so that a replay assumes it: where the driver
-places segments, which workspaces cuDNN takes, how many steps a GradScaler skips first. How far
-replays under other assumptions differ is a part of a prediction's interval."""
+places segments, which workspaces cuDNN takes, how many steps a GradScaler skips first, that no later
+step differs from those that were traced. How far replays under other assumptions differ is a part
+of a prediction's interval."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ PLACEMENT = "where the driver places segments"
 WORKSPACES = "cuDNN's workspaces"
 SKIPPED_STEPS = "steps that the GradScaler skips"
 SCALED = "float16 with a GradScaler"
+LATER_STEPS = "steps after the traced ones"
 
 
 class Assumption(NamedTuple):
@@ -26,6 +28,7 @@ class Assumption(NamedTuple):
     # One more block as large as the largest: of 8 trainings in float16 on an H200 (2026-11-28) one
     # reserved so much more, and another two fifths of it, for a reason that was not found.
     spare: bool = False
+    repeats: int = 0  # of the last step: on a nearly full card the cache is cut further each time
 
 
 ASSUMPTIONS = (
@@ -37,6 +40,7 @@ ASSUMPTIONS = (
     Assumption(SKIPPED_STEPS, skipped=2),
     Assumption(SKIPPED_STEPS, skipped=3),
     Assumption(SCALED, spare=True),
+    Assumption(LATER_STEPS, repeats=6),
 )
 
 # Of an event's allocation: which one of the program it was made from, and its size as a share.
@@ -66,12 +70,14 @@ _Row = Tuple[Event, Any, Optional[_Pick]]
 
 
 def _rows_under(program: Program, assumption: Assumption) -> Optional[List[_Row]]:
-    rows = _rows_of(program)
+    rows = _rows_of(program.events)
     if assumption.skipped:
         return _with_skipped(rows, assumption.skipped)
     if assumption.spare:
         spare = (("malloc", "spare", None, 0), "spare", (-1, 1.0))
         return [spare, *rows] if ("scaler",) in program.events else None
+    if assumption.repeats:
+        return _with_repeats(rows, assumption.repeats)
     if not any("convolution" in name for name in program.operations):
         return None
     result: List[_Row] = []
@@ -87,10 +93,10 @@ def _rows_under(program: Program, assumption: Assumption) -> Optional[List[_Row]
     return result
 
 
-def _rows_of(program: Program) -> List[_Row]:
+def _rows_of(events: Sequence[Event]) -> List[_Row]:
     rows: List[_Row] = []
     number = 0
-    for event in program.events:
+    for event in events:
         if event[0] == "malloc":
             rows.append((event, number, (number, 1.0)))
             number += 1
@@ -130,6 +136,54 @@ def _with_skipped(rows: List[_Row], skipped: int) -> Optional[List[_Row]]:
         else:
             result.append(row)
     return result
+
+
+def _with_repeats(rows: List[_Row], repeats: int) -> Optional[List[_Row]]:
+    """The last steps so many times more, as many of them as come round together (a GAN's two).
+    None unless a round did, row by row, what the round before it did."""
+    ends = [at + 1 for at, row in enumerate(rows) if row[0][0] == "step"]
+    for last, together in (
+        (last, together)
+        for last in range(len(ends) - 1, 1, -1)
+        for together in range(1, last // 2 + 1)
+    ):
+        before, begin, end = (ends[last - together * rounds] for rounds in (2, 1, 0))
+        count = sum(pick is not None for _, _, pick in rows[begin:end])
+        if end - begin == begin - before and all(
+            _outline(_later(row, count)) == _outline(after)
+            for row, after in zip(rows[before:begin], rows[begin:end])
+        ):
+            return _repeated(rows, begin, end, count, repeats)
+    return None
+
+
+def _repeated(rows: List[_Row], begin: int, end: int, count: int, repeats: int) -> List[_Row]:
+    """Rows whose round from `begin` to `end`, with `count` allocations, comes `repeats` times
+    more. What follows ends what the last of the rounds left."""
+    last, times = rows[begin:end], range(1, repeats + 1)
+    made = {key for _, key, pick in rows[end:] if pick is not None}
+    ended = {
+        key + count * time
+        for _, key, pick in last
+        if pick is None and key is not None
+        for time in times
+    }
+    result = rows[:end] + [_later(row, count * time) for time in times for row in last]
+    return result + [
+        _later(row, count * repeats) if row[1] in made or row[1] in ended else row
+        for row in rows[end:]
+    ]
+
+
+def _later(row: _Row, allocations: int) -> _Row:
+    event, key, pick = row
+    return event, None if key is None else key + allocations, pick
+
+
+def _outline(row: _Row) -> Tuple[Event, Any]:
+    """Without the number of a step."""
+    event, key, _ = row
+    return event[:1] if event[0] == "step" else event, key
 
 
 def _numbered(rows: List[_Row]) -> Tuple[Program, Tuple[_Pick, ...]]:

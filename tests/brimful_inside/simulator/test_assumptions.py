@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from brimful_inside.simulator.allocator import CachingAllocator
 from brimful_inside.simulator.assumptions import (
     ASSUMPTIONS,
+    LATER_STEPS,
     PLACEMENT,
     SCALED,
     SKIPPED_STEPS,
@@ -113,8 +114,74 @@ def test_a_program_without_what_an_assumption_speaks_of_is_not_touched(seed):
     assert [(one.part, other, sizes) for one, other, sizes in assumed_programs(plain)] == [
         (PLACEMENT, plain, plain.sizes)
     ]
-    unscaled = training(random.Random(seed), 3, scaled=False)
+    unscaled = training(random.Random(seed), 2, scaled=False)
     assert {one.part for one, _, _ in assumed_programs(unscaled)} == {PLACEMENT, WORKSPACES}
+
+
+def rounds(seed: int, steps: int, together: int, evaluates: bool) -> Program:
+    """Steps that come round `together`, whose losses live until the next round; then what an
+    evaluation takes while the last gradients live, which end after it."""
+    rng = random.Random(seed)
+    sizes = [
+        [rng.randrange(1, 30 * MIB) for _ in range(rng.randint(2, 4))] for _ in range(together)
+    ]
+    rows: list[tuple] = [("malloc", 1, 3 * MIB, "weights")]
+    number, pending = 1, [[] for _ in range(together)]
+    for step in range(steps):
+        kept = []
+        for size in sizes[step % together]:
+            number += 1
+            rows.append(("malloc", number, size, f"of network {step % together}"))
+            kept.append(number)
+        rows += [("free", other) for other in pending[step % together]] + [("free", kept.pop(0))]
+        pending[step % together] = kept
+        rows.append(("step", step))
+    if evaluates:
+        rows += [("phase", "eval"), ("malloc", number + 1, 99 * MIB, "aten.mm")]
+        rows += [("free", other) for kept in pending for other in kept] + [("free", number + 1)]
+    return program(*rows)
+
+
+@given(
+    seed=st.integers(0, 10**9),
+    together=st.integers(1, 3),
+    steps=st.integers(3, 5),
+    evaluates=st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_a_round_of_steps_that_is_repeated_makes_the_program_of_more_steps(
+    seed, together, steps, evaluates
+):
+    traced, longer = (
+        rounds(seed, count, together, evaluates)
+        for count in (steps * together, (steps + 2) * together)
+    )
+    other, sizes = assume(traced, traced.sizes, Assumption(LATER_STEPS, repeats=2))
+    assert sizes == longer.sizes
+    without_numbers = [
+        [event[:1] if event[0] == "step" else event for event in each.events]
+        for each in (other, longer)
+    ]
+    assert without_numbers[0] == without_numbers[1]
+
+
+def test_steps_that_differ_are_not_repeated():
+    rows: list[tuple] = []
+    for step in range(5):
+        rows += [("malloc", 10 * step + part, MIB, "mm") for part in range(step)]
+        rows.append(("step", step))
+    whole = program(*rows)
+    assert assume(whole, whole.sizes, Assumption(LATER_STEPS, repeats=2)) is None
+
+
+def test_a_card_that_later_steps_fill_may_be_full():
+    rows: list[tuple] = []
+    for step in range(4):  # each step leaves a MiB
+        rows += [("malloc", step, 22 * MIB, "mm"), ("step", step)]
+    whole = program(*rows)
+    for room, may_be_full in ((88, True), (219, True), (220, False)):
+        (result,) = replay_cards(whole, whole.sizes, capacity_bytes=room * MIB, assumes=True)
+        assert result.full is None and result.may_be_full == may_be_full
 
 
 def test_workspaces_are_as_many_times_as_large_and_other_sizes_stay():

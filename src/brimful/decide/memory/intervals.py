@@ -15,7 +15,13 @@ from importlib import resources
 
 from brimful.values import IntervalPart, PeakEstimate
 from brimful_inside.simulator.allocator_settings import LARGE_SEGMENT
-from brimful_inside.simulator.assumptions import PLACEMENT, SCALED, SKIPPED_STEPS, WORKSPACES
+from brimful_inside.simulator.assumptions import (
+    LATER_STEPS,
+    PLACEMENT,
+    SCALED,
+    SKIPPED_STEPS,
+    WORKSPACES,
+)
 
 # Per doubling of the batch size beyond what was seen, for a peak fitted as fixed + linear +
 # quadratic: fitted at 4 and 8 and extrapolated to 64, such peaks erred by 5 % on a ResNet and 18 %
@@ -78,6 +84,7 @@ _REPLAYED = {
     WORKSPACES: "replays without, with twice as large and with further workspaces",
     SKIPPED_STEPS: "replays with up to three steps skipped",
     SCALED: "a replay with one more block as large as the largest",
+    LATER_STEPS: "a replay with the last step six times more",
 }
 
 
