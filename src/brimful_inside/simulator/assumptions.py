@@ -1,7 +1,7 @@
 """What neither PyTorch's source nor a trace says, so that a replay assumes it: where the driver
-places segments, which workspaces cuDNN takes, how many steps a GradScaler skips first, that no later
-step differs from those that were traced. How far replays under other assumptions differ is a part
-of a prediction's interval."""
+places segments, which workspaces cuDNN takes, how many steps a GradScaler skips first, that later
+steps do what the traced ones do. How far replays under other assumptions differ is a part of a
+prediction's interval."""
 
 from __future__ import annotations
 
@@ -142,18 +142,15 @@ def _with_repeats(rows: List[_Row], repeats: int) -> Optional[List[_Row]]:
     """The last steps so many times more, as many of them as come round together (a GAN's two).
     None unless a round did, row by row, what the round before it did."""
     ends = [at + 1 for at, row in enumerate(rows) if row[0][0] == "step"]
-    for last, together in (
-        (last, together)
-        for last in range(len(ends) - 1, 1, -1)
-        for together in range(1, last // 2 + 1)
-    ):
-        before, begin, end = (ends[last - together * rounds] for rounds in (2, 1, 0))
-        count = sum(pick is not None for _, _, pick in rows[begin:end])
-        if end - begin == begin - before and all(
-            _outline(_later(row, count)) == _outline(after)
-            for row, after in zip(rows[before:begin], rows[begin:end])
-        ):
-            return _repeated(rows, begin, end, count, repeats)
+    for last in range(len(ends) - 1, 1, -1):
+        for together in range(1, last // 2 + 1):
+            before, begin, end = (ends[last - together * rounds] for rounds in (2, 1, 0))
+            count = sum(pick is not None for _, _, pick in rows[begin:end])
+            if end - begin == begin - before and all(
+                _outline(_later(row, count)) == _outline(after)
+                for row, after in zip(rows[before:begin], rows[begin:end])
+            ):
+                return _repeated(rows, begin, end, count, repeats)
     return None
 
 
