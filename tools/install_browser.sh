@@ -13,6 +13,11 @@ done
 if command -v apt-get >/dev/null; then
     as_root=""
     if [ "$(id -u)" -ne 0 ]; then as_root="sudo -n"; fi
+    # apt reads signatures as a user of its own, who needs a folder for temporary files.
+    folder=$(mktemp -d)
+    chmod 1777 "$folder"
+    trap 'rm -rf "$folder"' EXIT
+    as_root="$as_root env TMPDIR=$folder"
     if $as_root apt-get update -q && $as_root apt-get install -q -y --no-install-recommends chromium fonts-dejavu-core; then
         exit 0
     fi
