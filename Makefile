@@ -17,7 +17,7 @@ TEST_ENVIRONMENT := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
 # Where tests are marked slow (tests/conftest.py), the recipes' all: other modules are not imported for them.
 SLOW_TESTS := tests/brimful_train tests/recipes tests/bench tests/brimful/end_to_end tests/test_install.py
 
-.PHONY: help setup test test-slow test-quick test-browser test-versions check format dist demo golden bench-predict bench-timm bench-llm bench-clock bench-probe bench-engine bench-kills card bench-cost bench-allocator bench-scripts bench-epochs bench-peers clean
+.PHONY: docs help setup test test-slow test-quick test-browser test-versions check format dist demo golden bench-predict bench-timm bench-llm bench-clock bench-probe bench-engine bench-kills card bench-cost bench-allocator bench-scripts bench-epochs bench-peers clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,7 +30,7 @@ $(STAMP): pyproject.toml constraints.txt
 	    echo "Making $(VENV) failed. On Debian and Ubuntu: apt install python3-venv" >&2; rm -rf $(VENV); exit 1; }
 	$(PY) -c 'import sys; sys.exit("%s is of Python %d.%d, brimful needs 3.11: make clean-venv" % ("$(VENV)", *sys.version_info[:2]) if sys.version_info < (3, 11) else 0)'
 	$(PY) -m pip install --quiet $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) -c constraints.txt torch
-	$(PY) -m pip install --quiet -c constraints.txt -e '.[dev,examples]'
+	$(PY) -m pip install --quiet -c constraints.txt -e '.[dev,docs,examples]'
 	@touch $@
 
 test: $(STAMP) ## Set up and run every test but the slow ones and the browser's
@@ -58,6 +58,9 @@ check: $(STAMP) ## Static checks: ruff, pyright, the import contracts
 format: $(STAMP) ## Let ruff format and repair what it can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+docs: $(STAMP) ## Make the site in build/site: warnings are errors, links are looked after, no network
+	$(PY) -m sphinx --fail-on-warning --keep-going --quiet --builder html docs build/site
 
 dist: $(STAMP) ## Build the wheel and the source archive into dist/, and check what the package index will check
 	rm -rf dist

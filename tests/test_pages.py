@@ -10,7 +10,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 FOLDERS_OF_PAGES = ("*.md", "docs/**/*.md", "recipes/*/README.md", "examples/*/README.md")
 PAGES = sorted(path for pattern in FOLDERS_OF_PAGES for path in ROOT.glob(pattern))
-ARCHITECTURE = ROOT / "docs" / "architecture.md"
+ARCHITECTURE = ROOT / "docs" / "developers" / "architecture.md"
+DECISIONS = ROOT / "docs" / "developers" / "decisions"
 # Paths on the pages are from the root, or from one of these.
 FOLDERS = ("", "src", "src/brimful", "src/brimful/decide", "docs", "src/brimful_train")
 FOLDERS += ("src/brimful_inside", "src/brimful_inside/imaginary")
@@ -91,8 +92,8 @@ def test_a_link_to_a_missing_or_empty_file_and_a_wide_line_are_found(tmp_path: P
 
 
 def test_every_decision_is_in_the_index():
-    index = (ROOT / "docs" / "decisions" / "README.md").read_text(encoding="utf-8")
-    assert [p.name for p in (ROOT / "docs/decisions").glob("0*.md") if p.name not in index] == []
+    index = (DECISIONS / "index.md").read_text(encoding="utf-8")
+    assert [p.name for p in DECISIONS.glob("0*.md") if p.name not in index] == []
 
 
 def test_the_readme_is_short():

@@ -9,7 +9,7 @@ _NOT_ON_A_CARD = "assumed: not measured on a card"
 
 # Measured by bench/captcha.py, each against others: the batch, the learning rate, the schedule,
 # precision, channels last and the allocator. The weight decay is PyTorch's default for AdamW; the
-# square-root rule from 32 on is that of Adam's family (docs/training.md).
+# square-root rule from 32 on is that of Adam's family (docs/reference/engine.md).
 TUNED = Preset(
     "tuned",
     "The fastest of those tried to 90 % exact match in bench/captcha.py: measured on digits of "

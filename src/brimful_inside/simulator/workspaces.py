@@ -96,7 +96,7 @@ def resident_threads(major: int, minor: int) -> int:
 # figures are the same, so that it is no fitted number. Where channels come in groups the gradient
 # of the weight is counted as if they did not, as blocks of a tensor core's product go across
 # groups: without that wide groups are far too low. Checked on timm's models that GPUMemNet measured
-# on an A100 (arXiv 2602.17817); see docs/log.md for what else was tried.
+# on an A100 (arXiv 2602.17817); see docs/developers/log.md for what else was tried.
 
 # the allocator's: more than what rounding a segment to 2 MiB leaves over (kRoundLarge)
 PARTIAL_SUMS = 2 * MIB

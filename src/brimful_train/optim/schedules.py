@@ -6,7 +6,8 @@ schedule's end. Sources: cosine, Loshchilov and Hutter 2016 (arXiv 1608.03983); 
 scaling for SGD, Goyal et al. 2017 (arXiv 1706.02677); warm-up, stable, decay, Hu et al. 2024
 (arXiv 2404.06395); one-cycle, Smith and Topin 2017 (arXiv 1708.07120, of the rate alone);
 square-root scaling for Adam's family, Malladi et al. 2022 (arXiv 2205.10287); beta2 held at its
-half-life in samples, Marek et al. 2025 (arXiv 2507.07101). docs/training.md has where each holds.
+half-life in samples, Marek et al. 2025 (arXiv 2507.07101). docs/reference/engine.md
+has where each holds.
 """
 
 import math

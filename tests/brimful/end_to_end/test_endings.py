@@ -1,4 +1,4 @@
-"""The table of endings in docs/running.md: who is told, when, how, and what follows."""
+"""The table of endings in docs/reference/run.md: who is told, when, how, and what follows."""
 
 import contextlib
 import os
