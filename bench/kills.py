@@ -208,7 +208,7 @@ def train(folder: Path, kind: str, draw: random.Random, kills: int, *flags: str)
         if killed is not None:
             done.append(killed)
         if killed is not None and killed["whom"] in (TOLD, ALL_TOLD):
-            training.wrong += wrong_after_told(training, killed, code)
+            training.wrong += wrong_after_told(training, killed, started.pid, code)
         if killed is not None and code != 0:  # 0: what was killed was no part of the training
             if killed["again"] == "later":
                 training.require_all_gone()
@@ -228,14 +228,16 @@ def train(folder: Path, kind: str, draw: random.Random, kills: int, *flags: str)
     return {"kind": kind, **found}
 
 
-def wrong_after_told(training: Training, killed: dict[str, Any], code: int) -> list[str]:
-    """0: it had come to its end; by the signal itself: it had not begun to train."""
-    steps, begun = training.steps(), any(event == "step" for event, _, _ in training.log())
+def wrong_after_told(training: Training, killed: dict[str, Any], pid: int, code: int) -> list[str]:
+    """Of the life of the process `pid`. 0: it had come to its end; by the signal itself: it had not
+    begun to train."""
+    begun = any(event == "step" for event, _, _ in training.log())
     if code not in ((0, 143) if begun and killed["by"] != "time" else (0, 143, -signal.SIGTERM)):
         return [f"told to end at step {killed['step']}, it ended with {code}"]
     last = newest(training.folder / CHECKPOINTS)[0]
-    if code == 143 and not training.kind.by_brimful and last < steps:
-        return [f"told to end in step {steps}, it ended with a checkpoint of step {last}"]
+    steps = [step for event, of, step in training.log() if event == "step" and of == pid]
+    if code == 143 and not training.kind.by_brimful and last < max(steps, default=0):
+        return [f"told to end in step {max(steps)}, it ended with a checkpoint of step {last}"]
     return []
 
 
