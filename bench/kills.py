@@ -230,9 +230,10 @@ def train(folder: Path, kind: str, draw: random.Random, kills: int, *flags: str)
 
 def wrong_after_told(training: Training, killed: dict[str, Any], pid: int, code: int) -> list[str]:
     """Of the life of the process `pid`. 0: it had come to its end; by the signal itself: it had not
-    begun to train."""
-    begun = any(event == "step" for event, _, _ in training.log())
-    if code not in ((0, 143) if begun and killed["by"] != "time" else (0, 143, -signal.SIGTERM)):
+    begun to train, or brimful had done all, since what it ran was told just before it."""
+    begun = any(event == "step" for event, _, _ in training.log()) and killed["by"] != "time"
+    is_last = training.kind.by_brimful and killed["whom"] == ALL_TOLD
+    if code not in ((0, 143) if begun and not is_last else (0, 143, -signal.SIGTERM)):
         return [f"told to end at step {killed['step']}, it ended with {code}"]
     last = newest(training.folder / CHECKPOINTS)[0]
     steps = [step for event, of, step in training.log() if event == "step" and of == pid]
