@@ -207,11 +207,13 @@ class Card:
         return bisect_left(range(ANY_BYTES), True, key=too_much) - 1
 
     def fits(self, replayer: Replayer) -> bool:
-        """Under all assumptions."""
+        """Under all assumptions, and in the most room that it may have as in the least: a training
+        that cuts its cache to pieces may get through in less room and not in more."""
         if self.sure_bytes < 0:
             return False
-        replayed = replayer(self.sure_bytes)
-        return replayed.full is None and not replayed.may_be_full
+        rooms = {self.sure_bytes, max(self.sure_bytes, self.capacity_bytes or 0)}
+        replays = map(replayer, sorted(rooms))
+        return all(replayed.full is None and not replayed.may_be_full for replayed in replays)
 
     def verdict(self, replayer: Replayer) -> Verdict:
         if self.fits(replayer):

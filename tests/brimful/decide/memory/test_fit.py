@@ -105,6 +105,18 @@ def test_the_interval_of_what_fits_ends_at_the_cards_memory():
     )
 
 
+@pytest.mark.parametrize("full_from", [900, 1000, 2000])
+def test_what_runs_in_less_room_and_not_in_all_of_it_does_not_fit(full_from):
+    chosen = card(1000 * MIB, context=0, capacity=1000 * MIB, high=0.2)
+
+    def replayer(room):
+        full = room >= full_from * MIB
+        return Replayed({}, Peaks(0, 0), may_be_full=full)
+
+    assert chosen.sure_bytes < 900 * MIB
+    assert chosen.fits(replayer) == (full_from == 2000)
+
+
 def verdict(chosen, rows) -> str:
     return chosen.verdict(partial(chosen.replay, Trace({}, rows)))
 
