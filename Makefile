@@ -17,7 +17,7 @@ TEST_ENVIRONMENT := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
 # Where tests are marked slow (tests/conftest.py), the recipes' all: other modules are not imported for them.
 SLOW_TESTS := tests/brimful_train tests/recipes tests/bench tests/brimful/end_to_end tests/test_install.py
 
-.PHONY: docs help setup test test-slow test-quick test-browser test-versions check format dist demo golden bench-predict bench-timm bench-llm bench-clock bench-probe bench-engine bench-kills card bench-cost bench-allocator bench-scripts bench-epochs bench-peers clean
+.PHONY: docs docs-run help setup test test-slow test-quick test-browser test-versions check format dist demo golden bench-predict bench-timm bench-llm bench-clock bench-probe bench-engine bench-kills card bench-cost bench-allocator bench-scripts bench-epochs bench-peers clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,7 +60,11 @@ format: $(STAMP) ## Let ruff format and repair what it can
 	$(BIN)/ruff check --fix .
 
 docs: $(STAMP) ## Make the site in build/site: warnings are errors, links are looked after, no network
+	$(PY) docs/site/picture.py
 	$(PY) -m sphinx --fail-on-warning --keep-going --quiet --builder html docs build/site
+
+docs-run: $(STAMP) ## Run the commands on the pages and compare what they print (minutes; the quick ones run in make test)
+	$(TEST_ENVIRONMENT) $(PY) -m pytest -m "slow or heavy" tests/docs
 
 dist: $(STAMP) ## Build the wheel and the source archive into dist/, and check what the package index will check
 	rm -rf dist

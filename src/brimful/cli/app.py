@@ -8,6 +8,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from typing import Literal
 
 from cyclopts import App
@@ -100,6 +101,7 @@ def run(argv: Sequence[str]) -> int:
     ours, words = list(argv[:at]), list(argv[at + 1 :])  # brimful's own words, the user's command
     json = "--json" in ours
     masking.learn(argv)
+    _leave_uvx()
     _end_children_on_signals()
     try:
         function, bound = parse(app, ours, words)
@@ -121,6 +123,15 @@ def run(argv: Sequence[str]) -> int:
         traceback.print_exc()
         print("This is a defect of brimful; the lines above say where.", file=sys.stderr)
         return 1
+
+
+def _leave_uvx() -> None:
+    """`uvx brimful` puts brimful's own environment first on PATH, where `python` has no torch: the
+    command means the one behind it.
+    """
+    first, _, others = os.environ.get("PATH", "").partition(os.pathsep)
+    if "UV" in os.environ and first == os.path.join(sys.prefix, "bin") and not find_spec("torch"):
+        os.environ["PATH"] = others
 
 
 def _explained(error: OSError) -> BrimfulError | None:

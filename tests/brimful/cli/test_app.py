@@ -421,3 +421,13 @@ def test_the_working_folder_is_missed_by_what_runs_a_command(typed, tmp_path, mo
     code, _, err = typed(verb, "--device", "cpu", "--", "true")
     assert code == 2 and "The working folder is not there any more." in err
     assert not list(tmp_path.glob("home/*"))
+
+
+@pytest.mark.parametrize(("has_torch", "leaves"), [(False, True), (True, False)])
+def test_the_python_of_a_command_under_uvx_is_the_users(monkeypatch, has_torch, leaves):
+    ours = str(Path(sys.prefix) / "bin")
+    monkeypatch.setenv("UV", "/usr/bin/uv")
+    monkeypatch.setenv("PATH", f"{ours}:/usr/bin")
+    monkeypatch.setattr("brimful.cli.app.find_spec", lambda name: has_torch or None)
+    app.run(["--version"])
+    assert os.environ["PATH"] == ("/usr/bin" if leaves else f"{ours}:/usr/bin")
