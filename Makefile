@@ -17,7 +17,7 @@ TEST_ENVIRONMENT := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
 # Where tests are marked slow (tests/conftest.py), the recipes' all: other modules are not imported for them.
 SLOW_TESTS := tests/brimful_train tests/recipes tests/bench tests/brimful/end_to_end tests/test_install.py
 
-.PHONY: docs docs-run help setup test test-slow test-quick test-browser test-versions check format dist demo golden bench-predict bench-timm bench-llm bench-clock bench-probe bench-engine bench-kills card bench-cost bench-allocator bench-scripts bench-epochs bench-peers clean
+.PHONY: docs docs-run help setup test test-slow test-quick test-browser test-versions check format dist demo golden bench-predict bench-timm bench-llm bench-clock bench-probe bench-engine bench-kills card bench-cost bench-allocator bench-scripts bench-epochs bench-peers accuracy-page clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -94,7 +94,7 @@ bench-timm: $(TIMM_VENV)/.set-up ## Predict measured image models, in an environ
 bench-llm: $(STAMP) ## Predict measured fine-tunings of language models: make bench-llm DATA=<folder with llm_rows.csv> (ONLY="words" for some rows; without DATA a public ladder of QLoRA alone, which needs bitsandbytes; EVIDENCE=--evidence writes what intervals of several ranks rest on)
 	$(PY) -m bench.llm_rows $(if $(DATA),"$(DATA)") $(if $(ONLY),--only $(ONLY)) $(EVIDENCE)
 
-bench-scripts: $(STAMP) ## Predict every program of bench/scripts and write docs/programs.md (in TIMM_VENV too where it exists: make venv-cuda; ONLY="names")
+bench-scripts: $(STAMP) ## Predict every program of bench/scripts and write docs/how/programs.md (in TIMM_VENV too where it exists: make venv-cuda; ONLY="names")
 	$(PY) -m bench.run_scripts --python CPU=$(abspath $(PY)) \
 	    $(if $(wildcard $(TIMM_VENV)/bin/python),--python CUDA=$(abspath $(TIMM_VENV)/bin/python)) $(if $(ONLY),--only $(ONLY))
 
@@ -112,7 +112,7 @@ $(STRANGERS_VENV)/.set-up $(STRANGERS_OLDER_VENV)/.set-up:
 	$(@D)/bin/python -m pip install --quiet $(foreach file,$(filter %constraints.txt,$^),-c $(file)) -r $<
 	@touch $@
 
-bench-strangers: $(STAMP) $(STRANGERS_VENV)/.set-up $(STRANGERS_OLDER_VENV)/.set-up ## Predict and audit training programs of 28 packages on PyPI, in two environments of their own (16 GB, of which 10 are CUDA's libraries: TORCH_INDEX_URL=… for a build without), and write docs/programs.md (ONLY="names")
+bench-strangers: $(STAMP) $(STRANGERS_VENV)/.set-up $(STRANGERS_OLDER_VENV)/.set-up ## Predict and audit training programs of 28 packages on PyPI, in two environments of their own (16 GB, of which 10 are CUDA's libraries: TORCH_INDEX_URL=… for a build without), and write docs/how/programs.md (ONLY="names")
 	$(PY) -m bench.strangers --python $(abspath $(STRANGERS_VENV)/bin/python) --older $(abspath $(STRANGERS_OLDER_VENV)/bin/python) $(if $(ONLY),--only $(ONLY))
 
 PEERS_VENV ?= .venv-peers
@@ -151,7 +151,10 @@ bench-allocator: $(STAMP) ## 6,000 random programs in brimful's model of PyTorch
 bench-captcha: $(STAMP) ## Captchas read to 90 % on a reduced task: the recipe against the example script and its own large-batch preset (12 minutes on 2 quiet cores)
 	$(PY) -m bench.captcha
 
-bench-notes: $(STAMP) ## The three teams' settings at equal quality: trains the chat model with each (10 minutes), and writes the table of docs/notes.md
+accuracy-page: $(STAMP) ## Write the table and the figure of docs/how/accuracy.md from bench/results
+	$(PY) -m bench.accuracy_page
+
+bench-notes: $(STAMP) ## The three teams' settings at equal quality: trains the chat model with each (10 minutes), and writes the table of docs/cases/index.md
 	$(PY) -m bench.notes
 
 RECIPE_CAPTCHA ?= examples/captcha/out/recipe

@@ -1,4 +1,4 @@
-"""docs/programs.md, made of what bench/run_scripts.py measured."""
+"""docs/how/programs.md, made of what bench/run_scripts.py measured."""
 
 import json
 import statistics
@@ -13,14 +13,14 @@ from bench.scripts_table import PROGRAMS, Program
 PROGRAMS_RESULT, STRANGERS_RESULT, VERSIONS_RESULT = (
     RESULTS / f"{name}.json" for name in ("programs", "strangers", "versions")
 )
-PAGE = ROOT / "docs" / "programs.md"
+PAGE = ROOT / "docs" / "how" / "programs.md"
 
 GIB = 1 << 30
 
 _HEAD = """# Programs that run on the imaginary GPU
 
 Written by `make bench-scripts`; every number here is predicted or measured by it, none is typed in.
-Each program is an ordinary training script in [bench/scripts](../bench/scripts), written as its
+Each program is an ordinary training script in [bench/scripts](../../bench/scripts), written as its
 users write theirs: CUDA is assumed and nothing knows of brimful. Each was predicted as it stands,
 by `brimful predict`, on a machine without a GPU, with a CPU build of torch and with a CUDA build.
 
@@ -29,7 +29,7 @@ predicted largest batch size that fits the card, and what limits it (both as of 
 the first build where that is the same). *Seconds* are measured processor time of the whole
 prediction, with all its trials and the script's own imports, each process in one thread. They are
 noisy: two cores shared with other work can take twice the seconds that they take alone, and rows of
-different dates saw different loads. [imaginary.md](imaginary.md) says what cannot be run.
+different dates saw different loads. [The imaginary GPU](imaginary_gpu.md) says what cannot be run.
 """
 
 
@@ -54,7 +54,7 @@ def keep(
 
 
 def whole_page() -> str:
-    """docs/programs.md, from all results."""
+    """docs/how/programs.md, from all results."""
     parts = [
         (PROGRAMS_RESULT, page),
         (STRANGERS_RESULT, strangers_section),
@@ -100,7 +100,7 @@ def _cells(program: Program, rows: dict[str, Any]) -> list[str]:
         default=None,
     )
     cells = [
-        f"[{program.key}](../bench/scripts/{program.script})",
+        f"[{program.key}](../../bench/scripts/{program.script})",
         program.shows,
         program.gpu,
         str(program.batch_size),
@@ -161,11 +161,11 @@ _STRANGERS = """
 ## Programs of others
 
 Written by `make bench-strangers`. Each is a command line of a package on PyPI, or, where a package
-has none, what its documentation shows ([bench/strangers](../bench/strangers)), with small data that
-the bench makes, in an environment with the versions below. None is changed for brimful. *Finding*
-is what `brimful audit` says first; *seconds* are measured processor time of the whole `predict` and
-`audit`, with all their trials and the program's own imports; peaks are predicted. A row is as of
-its run: those of one date may come from several states of the code.
+has none, what its documentation shows ([bench/strangers](../../bench/strangers)), with small data
+that the bench makes, in an environment with the versions below. None is changed for brimful.
+*Finding* is what `brimful audit` says first; *seconds* are measured processor time of the whole
+`predict` and `audit`, with all their trials and the program's own imports; peaks are predicted. A
+row is as of its run: those of one date may come from several states of the code.
 """
 
 

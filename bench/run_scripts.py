@@ -3,7 +3,7 @@ LABEL=PATH ...`.
 
 Each one goes through `brimful predict --json`, in a process of its own, in a folder of its own.
 What came out is kept in bench/results/programs.json (a later run replaces the rows it made anew),
-and docs/programs.md is written from that.
+and docs/how/programs.md is written from that.
 """
 
 import datetime
@@ -106,7 +106,7 @@ def main(
         for row in rows
         if "error" in row or row.get("troubles")
     ]
-    print(f"{len(rows) - len(failed)} of {len(rows)} as expected; docs/{PAGE.name} is written")
+    print(f"{len(rows) - len(failed)} of {len(rows)} as expected; docs/how/{PAGE.name} is written")
     for name in failed:
         print(f"  not as expected: {name}")
     return 1 if failed else 0

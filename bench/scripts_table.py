@@ -1,6 +1,6 @@
 """The programs of bench/scripts: what each one exercises and how it is started.
 
-`make bench-scripts` predicts every one of them and writes docs/programs.md;
+`make bench-scripts` predicts every one of them and writes docs/how/programs.md;
 tests/bench/test_scripts_run.py runs the light ones. To add a program, write it as its users write
 theirs (no word of brimful in it) and add a line here.
 """

@@ -19,7 +19,7 @@ FOLDERS += ("src/brimful_inside", "src/brimful_inside/imaginary")
 QUOTED = r"`([\w.]+/[\w./]*)(?:: (\w+))?`"
 OURS = r"(?<![\w./-])((?:src|recipes|tests|bench|docs|examples|brimful\w*)/[\w./-]*\w)(?:: (\w+))?"
 WIDTH = 120
-GENERATED = {ROOT / "docs" / "programs.md"}  # by `make bench-scripts`
+GENERATED = {ROOT / "docs" / "how" / "programs.md"}  # by `make bench-scripts`
 
 
 def missing(page: str, paths: str = QUOTED) -> list[str]:

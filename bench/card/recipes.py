@@ -1,5 +1,6 @@
 """The three recipes, each to a goal, beside their teams' settings: as they began, and as they had
-optimized them (docs/notes.md). Without a network: images, dialogues and molecules are made here.
+optimized them (docs/cases/index.md). Without a network: images, dialogues and
+molecules are made here.
 """
 
 import json

@@ -27,7 +27,7 @@ _NOT_MONOTONE = (
     "how allocations share segments changes from size to size, or the script goes another way there"
 )
 
-#: What stands in for something that only data or a card can tell (docs/imaginary.md).
+#: What stands in for something that only data or a card can tell (docs/how/imaginary_gpu.md).
 _APPROXIMATIONS = {
     "torch.compile": "not compiled here; compiled code usually takes less",
     "bincount": "its length depends on data, so the least was taken",

@@ -209,8 +209,8 @@ def _trial_phases(record: Record) -> list[Section]:
 def _phase_result(record: Record) -> TrialResult | None:
     """The completed trial nearest to the plan with a true peak, the latest of several.
 
-    Host memory is true in memory trials alone (docs/quantities.md); a card's is true in every
-    trial.
+    Host memory is true in memory trials alone (docs/how/one_allocation.md); a card's is true in
+    every trial.
     """
     completed = [
         result

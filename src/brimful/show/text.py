@@ -51,7 +51,7 @@ _METHODS = {
     "peaks": "a curve through the peaks of trials",
 }
 
-#: category -> its name; docs/quantities.md says what each is.
+#: category -> its name; docs/how/one_allocation.md says what each is.
 CATEGORIES = {
     "parameters": "parameters",
     "gradients": "gradients",

@@ -31,7 +31,7 @@ class IntervalPart:
 
 @dataclass(frozen=True)
 class PeakEstimate:
-    """A peak of device memory in its three names (docs/quantities.md)."""
+    """A peak of device memory in its three names (docs/how/one_allocation.md)."""
 
     allocated_bytes: int
     reserved_bytes: int
@@ -139,7 +139,8 @@ class Breakdown:
     """
 
     phase: str  # in which the peak lies
-    # bytes by category (docs/quantities.md), in the order in which they are shown; those at 0 too
+    # bytes by category (docs/how/one_allocation.md), in the order in which they are shown; those
+    # at 0 too
     parts: dict[str, int]
     modules: tuple[ModuleShare, ...]  # the ten that hold most
     alike: tuple[Alike, ...]  # the groups that hold most, of two modules or more

@@ -99,8 +99,8 @@ class Diagnostic:
 
 @dataclass(frozen=True)
 class Gpu:
-    """A card of the catalogue. Each number has its source; see docs/quantities.md for what the
-    bytes are.
+    """A card of the catalogue. Each number has its source; see docs/how/one_allocation.md for what
+    the bytes are.
     """
 
     key: str  # "a100-40gb"

@@ -1,6 +1,6 @@
 """Values that do not exist. What the host reads from the card is zero, a single number that is no
-whole one 1 (docs/imaginary.md says what follows). Where the shape of an operation's result depends
-on them, its upper bound stands in, and is counted.
+whole one 1 (docs/how/imaginary_gpu.md says what follows). Where the shape of an operation's
+result depends on them, its upper bound stands in, and is counted.
 
 Of torchvision's non-maximum suppression (torchvision/csrc/ops/cuda/nms_kernel.cu) all boxes are
 left, at most. Very many boxes go class by class (ops/boxes.py, _batched_nms_vanilla): how many

@@ -1,4 +1,4 @@
-"""The worked example of docs/quantities.md says what the allocator says."""
+"""The worked example of docs/how/one_allocation.md says what the allocator says."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ ALLOCATED_AT = {
     "the output is freed": "the output is computed",
     "the output's gradient is freed": "its gradient",
 }
-PAGE = Path(__file__).parents[2] / "docs" / "quantities.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how" / "one_allocation.md"
 
 
 def rows_of_the_example() -> list[tuple[str, int, int, int]]:
