@@ -94,9 +94,10 @@ def resident_threads(major: int, minor: int) -> int:
 # these take is not documented; what matters is that the workspace is then larger than the one
 # before it, so that the allocator cannot give it the same segment again: with 2, 4 and 8 MiB the
 # figures are the same, so that it is no fitted number. Where channels come in groups the gradient
-# of the weight is counted as if they did not, as blocks of a tensor core's product go across
-# groups: without that wide groups are far too low. Checked on timm's models that GPUMemNet measured
-# on an A100 (arXiv 2602.17817); see docs/developers/log.md for what else was tried.
+# of the weight is counted as if they did not, up to the width of a block of a tensor core's
+# product, which goes across narrower groups: without that they are far too low. Checked on timm's
+# models that GPUMemNet measured on an A100 (arXiv 2602.17817); see docs/developers/log.md for what
+# else was tried.
 
 # the allocator's: more than what rounding a segment to 2 MiB leaves over (kRoundLarge)
 PARTIAL_SUMS = 2 * MIB

@@ -37,6 +37,9 @@ TRIED = "cudnn.benchmark in float32"
 # bytes: the largest load of a thread (CUDA C++ Programming Guide, vector types)
 LOADED_AT_ONCE = 16
 LARGEST_DEPTHWISE = 5  # assumed: between the 3 x 3 and the 7 x 7 that were measured
+# channels; the largest tile of cuBLAS and CUTLASS. On an A100 networks of groups of 4 to 64
+# channels take as much as with dense gradients (docs/developers/log.md); wider groups share none.
+WIDEST_BLOCK = 256
 _HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -241,7 +244,9 @@ def _workspace(convolution: Convolution) -> Tuple[str, List[int]]:
         if layout != torch.contiguous_format or transposed:
             args.append(partial_sums_bytes(tensor.shape[1], output[1]))
         else:
-            args[-1] *= groups
+            # as blocks of a tensor core's product go across groups narrower than they are
+            width = max(tensor.shape[1], output[1]) // groups
+            args[-1] *= min(groups, max(1, WIDEST_BLOCK // width))
             args.append(partial_sums_bytes(tensor.shape[1], output[1], groups, max(stride)))
         return BACKWARD_FILTER, args
     # a transposed convolution's forward is the gradient of another one's input

@@ -74,8 +74,24 @@ def test_workspaces_hold_what_is_converted(gpu, trace_file, transposed):
         # where channels do not divide a block
         (lambda: nn.Sequential(nn.Conv2d(16, 24, 1), nn.Conv2d(24, 48, 3, stride=2)), PARTIAL_SUMS),
         (lambda: nn.Conv2d(16, 32, 3, groups=4), 3 * 4 * (32 * 4 * 9)),
+        (
+            lambda: nn.Sequential(nn.Conv2d(16, 1024, 1), nn.Conv2d(1024, 1024, 3, groups=16)),
+            3 * 4 * (1024 * 64 * 9) + PARTIAL_SUMS,
+        ),
+        (
+            lambda: nn.Sequential(nn.Conv2d(16, 1024, 1), nn.Conv2d(1024, 1024, 3, groups=4)),
+            PARTIAL_SUMS,
+        ),
     ],
-    ids=["few channels", "many channels", "no stride", "a stride", "as if there were no groups"],
+    ids=[
+        "few channels",
+        "many channels",
+        "no stride",
+        "a stride",
+        "as if there were no groups",
+        "groups that share a block",
+        "groups as wide as a block",
+    ],
 )
 def test_partial_sums_and_groups_make_the_weights_workspace_the_larger_one(
     gpu, trace_file, layer, more
