@@ -4,10 +4,12 @@ bounds that of every batch of the run.
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import itertools
 import weakref
 from dataclasses import replace
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch.utils.data import DistributedSampler, IterableDataset, RandomSampler
@@ -24,6 +26,7 @@ from brimful_inside.probe.passes import (
     plain_batches_of,
 )
 from brimful_inside.probe.random_states import random_state_kept
+from brimful_inside.probe.worst_case.own_way import try_own_way
 from brimful_inside.probe.worst_case.scan import (
     Scan,
     batches_drawn,
@@ -40,6 +43,7 @@ DISTINCT = 256  # samples that are fetched for a batch made here; a larger batch
 MAX_PASSES = 64  # over the sampler, for a script whose epochs are shorter than the trial
 # Batches beyond are views of a small one: the card's tensors have no data, so the host's need none.
 LARGE_BYTES = 256 << 20
+MOST_TRIED = 4  # loaders; assumed: of more, others are made alike
 
 
 class Plan(NamedTuple):
@@ -49,7 +53,8 @@ class Plan(NamedTuple):
 
     reported: WorstBatch
     indices: List[int] = []  # noqa: RUF012
-    whole_batch: bool = False  # the indices are one batch of the script's own batch sampler
+    # batches of the script's own batch sampler, one after another, in place of `indices`
+    turns: Optional[Iterator[List[int]]] = None
     samples: Dict[int, Any] = {}  # noqa: RUF012  # by index, where the data set would give others
     change: Optional[Callable[[Any], Any]] = None  # of a loader whose batches are as drawn
 
@@ -59,8 +64,8 @@ class Plan(NamedTuple):
         """
         if not hasattr(index, "__len__"):
             return self.indices[0]
-        if self.whole_batch:
-            return list(self.indices)
+        if self.turns is not None:
+            return list(next(self.turns))
         return [self.indices[n % len(self.indices)] for n in range(len(index))]
 
 
@@ -92,6 +97,8 @@ class WorstBatches:
         shows_epochs = config.audits or (self._as_drawn and config.ends.see_eval)
         self.lengthens = self._imaginary and config.cut and not shows_epochs
         self._scans = ScanCache(config.folder, config.scans)
+        # loaders of which a batch goes the script's own way: in the trial that times them as well
+        self._tries = 0 if config.time_loader is None else MOST_TRIED
         self._plans: Any = weakref.WeakKeyDictionary()
         self._reported: List[
             Tuple[Any, WorstBatch]
@@ -102,13 +109,15 @@ class WorstBatches:
         or None.
         """
         plan = self._plans.get(loader)
+        tries = plan is None and self._tries > 0
         if plan is None:
             plan = self._plans[loader] = self._plan(loader)
             self._reported.append((weakref.ref(loader), plan.reported))
         if not (self._imaginary and plan.indices):
             return None
+        self._tries -= tries
         try:
-            return SyntheticBatches(loader, plan)
+            return SyntheticBatches(loader, plan, tries)
         except Exception as error:
             note("batches were made by the loader's own workers (%s)" % _short(error))
             return None
@@ -177,7 +186,8 @@ class WorstBatches:
         self, scan: Scan, custom_batches: List[List[int]], samples: Dict[int, Any]
     ) -> Plan:
         varies = scan.varies or bool(custom_batches)
-        indices = _largest(custom_batches, scan) if custom_batches else worst_indices(scan)
+        largest = _largest(custom_batches, scan) if custom_batches else [worst_indices(scan)]
+        indices, turns = largest[0], None
         reported = WorstBatch(
             scan.scanned,
             scan.length,
@@ -189,13 +199,13 @@ class WorstBatches:
         if custom_batches:
             mean = sum(map(len, custom_batches)) / len(custom_batches)
             what = (
-                "the batch sampler's batches differ: every batch is the largest of those it gave "
-                "(%d samples; %.1f in the mean)" % (len(indices), mean)
+                "the batch sampler's batches differ: every batch is one of the largest of those it "
+                "gave (%s samples; %.1f in the mean)"
+                % (", ".join(map(str, map(len, largest))), mean)
             )
+            turns = itertools.chain(largest, itertools.repeat(indices))
             reported = replace(reported, what=what, samples=len(indices), mean_samples=mean)
-        return Plan(
-            reported, indices if varies or self._imaginary else [], bool(custom_batches), samples
-        )
+        return Plan(reported, indices if varies or self._imaginary else [], turns, samples)
 
 
 def _short(error: Exception) -> str:
@@ -280,12 +290,25 @@ def _batches_of_custom_sampler(loader: Any) -> List[List[int]]:
     return drawn if len({len(index) for index in drawn[:-1]}) > 1 else []
 
 
-def _largest(batches: List[List[int]], scan: Scan) -> List[int]:
+def _largest(batches: List[List[int]], scan: Scan) -> List[List[int]]:
+    """The largest batches by what memory may follow: samples padded to the longest, that squared
+    (attention), and all elements together (packed ones, graphs). Each once."""
     known = max(scan.totals.values(), default=1)
-    return max(
-        batches,
-        key=lambda index: (len(index) * max(scan.totals.get(i, known) for i in index), len(index)),
+
+    def of(index: List[int]) -> List[int]:
+        return [scan.totals.get(i, known) for i in index]
+
+    measures: Tuple[Callable[[List[int]], Any], ...] = (
+        lambda index: (len(index) * max(of(index)), len(index)),
+        lambda index: (len(index) * max(of(index)) ** 2, len(index)),
+        lambda index: (sum(of(index)), len(index)),
     )
+    largest: List[List[int]] = []
+    for measure in measures:
+        batch = max(batches, key=measure)
+        if batch not in largest:
+            largest.append(batch)
+    return largest
 
 
 def patch_samplers() -> None:
@@ -329,7 +352,9 @@ class SyntheticBatches(torch_dataloader._BaseDataLoaderIter):  # type: ignore[na
     workers; a last batch is as large as the first. A training pass continues until the trial has
     its steps, so that all batch sizes give the same trial."""
 
-    def __init__(self, loader: Any, plan: Any):
+    def __init__(self, loader: Any, plan: Any, tries: bool = False):
+        """`tries`: one batch goes the script's own way first (`try_own_way`)."""
+        self._loader_to_try = loader if tries else None
         self._dataset_kind = loader._dataset_kind
         self._dataset = loader.dataset
         self._num_workers = 0
@@ -356,14 +381,23 @@ class SyntheticBatches(torch_dataloader._BaseDataLoaderIter):  # type: ignore[na
             self._sampler_iter = iter(self._index_sampler)
             index = self._next_index()
         if not hasattr(index, "__len__"):
+            self._try_own_way(self._plan.indices[0])
             return self._collate(self._sample(self._plan.indices[0]))
-        if self._first is None:
-            self._first = len(index)
-        indices = self._plan.batch_like(range(self._first) if len(index) < self._first else index)
+        indices = index
+        if self._plan.turns is None:  # else the sampler has changed it (`sampler_for`)
+            self._first = self._first or len(index)
+            many = range(self._first) if len(index) < self._first else index
+            indices = self._plan.batch_like(many)
         self.__dict__[INDICES][-1] = indices  # what is counted is what is given
+        self._try_own_way(indices)
         if not self._auto_collation:  # the data set gives whole batches
             return self._collate(self._dataset[indices])
         return self._batch([indices[n % DISTINCT] for n in range(len(indices))])
+
+    def _try_own_way(self, index: Any) -> None:
+        loader, self._loader_to_try = self._loader_to_try, None
+        if loader is not None:
+            try_own_way(loader, index)
 
     def _continues(self) -> bool:
         """Whether this pass is of training and the trial still needs steps."""
@@ -387,14 +421,19 @@ class SyntheticBatches(torch_dataloader._BaseDataLoaderIter):  # type: ignore[na
         return copy.copy(sample) if isinstance(sample, (dict, list)) else sample
 
     def _batch(self, indices: List[int]) -> Any:
+        wide = None
+        if len(indices) > 3:
+            with contextlib.suppress(Exception):  # a collate_fn may want whole batches
+                wide = self._wide(indices)
+        return self._collate([self._sample(i) for i in indices]) if wide is None else wide
+
+    def _wide(self, indices: List[int]) -> Any:
+        """A large batch as views of a small one; None where it is not large, or unclear."""
         size = len(indices)
-        if size > 3:
-            three = self._collate([self._sample(i) for i in indices[:3]])
-            if _bytes_of(three) / 3 * size > LARGE_BYTES:
-                wide = _widened(self._collate([self._sample(i) for i in indices[:2]]), three, size)
-                if wide is not None:
-                    return wide
-        return self._collate([self._sample(i) for i in indices])
+        three = self._collate([self._sample(i) for i in indices[:3]])
+        if _bytes_of(three) / 3 * size <= LARGE_BYTES:
+            return None
+        return _widened(self._collate([self._sample(i) for i in indices[:2]]), three, size)
 
     def __len__(self) -> int:
         return len(self._index_sampler)
