@@ -19,6 +19,7 @@ FOLDERS += ("src/brimful_inside", "src/brimful_inside/imaginary")
 QUOTED = r"`([\w.]+/[\w./]*)(?:: (\w+))?`"
 OURS = r"(?<![\w./-])((?:src|recipes|tests|bench|docs|examples|brimful\w*)/[\w./-]*\w)(?:: (\w+))?"
 WIDTH = 120
+IN_CHINESE = re.compile(r"docs/zh/|\.zh-CN\.md$")
 GENERATED = {ROOT / "docs" / "how" / "programs.md"}  # by `make bench-scripts`
 
 
@@ -80,7 +81,8 @@ def test_every_page_names_files_that_exist_and_no_line_is_too_wide(path: Path):
     assert page.strip()
     assert broken_links(page, path.parent) == []
     assert missing(page, OURS) == []
-    assert path in GENERATED or too_wide(page) == []
+    # a line break within a Chinese sentence is shown as a space
+    assert path in GENERATED or IN_CHINESE.search(str(path)) or too_wide(page) == []
 
 
 def test_a_link_to_a_missing_or_empty_file_and_a_wide_line_are_found(tmp_path: Path):
