@@ -35,7 +35,7 @@ def captcha(bench: Bench) -> None:
     """Until 90 % are read: 256 images a batch from the card, PNG files in batches of 64, 3,072 in
     an update.
     """
-    samples, target, epochs = (8192, 0.9, 20.0) if bench.real else (1024, 0.0, 1.0)
+    samples, target, epochs = (8192, 0.9, 20.0) if bench.real else (3072, 0.0, 1.0)
     setup = captchas.Setup(bench.scratch, samples, target, device(bench), epochs)
     prepare(reduced(samples, setup.eval_samples, bench.scratch), bench.scratch / "png")
 
