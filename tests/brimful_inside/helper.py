@@ -15,6 +15,7 @@ from pathlib import Path
 
 import brimful_inside
 from brimful_inside import wire
+from tests.brimful_inside import forked
 from tests.conftest import WITHOUT_DYNAMO
 
 BOOTSTRAP = Path(brimful_inside.__file__).resolve().parent / "bootstrap"
@@ -83,41 +84,51 @@ def run_trial(
     timeout_s: float = 240,
     python: tuple[str, ...] = (sys.executable,),
     exit_code: int | None = None,
+    fork: bool = True,
     **config,
 ) -> Trial:
     """Runs `script` (source text, or a command's arguments after python) as one trial, which has to
     end with `exit_code` where that is given; `config`: fields of TrialConfig. An imaginary device
-    is `CARD` unless they say otherwise."""
+    is `CARD` unless they say otherwise. With `fork` a process that has imported torch is forked for
+    script.py, where nothing else stands before it, files are not kept apart and it is no
+    whole run."""
     folder = tmp_path / "trial"
     folder.mkdir(exist_ok=True)
     work = cwd or tmp_path / "work"
     work.mkdir(exist_ok=True)
-    if isinstance(script, str):
-        (work / "script.py").write_text(textwrap.dedent(script))
-        script = ["script.py"]
     asked = {"device": "cpu", "worst_batch": False, "keep_out": False, **config}
     if asked["device"] == "imaginary":
         asked = {"card": CARD, **asked}
-    (folder / "trial_config.json").write_text(
-        json.dumps(dataclasses.asdict(config_of(folder=str(folder), **asked)))
-    )
+    if isinstance(script, str):
+        (work / "script.py").write_text(textwrap.dedent(script))
+        script = ["script.py"]
+    forks = fork and script == ["script.py"] and not (env or through or asked["keep_out"])
+    forks = forks and python == (sys.executable,) and asked.get("cut", True)
+    written = config_of(folder=str(folder), **asked)
+    (folder / "trial_config.json").write_text(json.dumps(dataclasses.asdict(written)))
     ours = {
         "PYTHONPATH": os.pathsep.join((str(BOOTSTRAP), WITHOUT_DYNAMO)),
         "BRIMFUL_TRIAL_CONFIG": str(folder / "trial_config.json"),
         "OMP_NUM_THREADS": "1",
         "PYTHONDONTWRITEBYTECODE": "1",  # as trials have it
     }
-    done = subprocess.run(
-        [*python, *through, *script, *argv],
-        cwd=work,
-        env={**os.environ, **ours, **(env or {})},
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-    )
-    assert exit_code in (None, done.returncode), done.stderr
+    variables = {**os.environ, **ours, **(env or {})}
+    code = forked.run(written, argv, work, variables, timeout_s) if forks else None
+    if code is not None:
+        out, err = ((folder / f"{name}.txt").read_text() for name in ("stdout", "stderr"))
+    else:
+        done = subprocess.run(
+            [*python, *through, *script, *argv],
+            cwd=work,
+            env=variables,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+        )
+        code, out, err = done.returncode, done.stdout, done.stderr
+    assert exit_code in (None, code), err
     events = {int(p.stem.split("-")[1]): _events(p) for p in sorted(folder.glob("wire-*.jsonl"))}
-    return Trial(done.returncode, done.stdout, done.stderr, folder, events)
+    return Trial(code, out, err, folder, events)
 
 
 def _events(path: Path) -> list[tuple[str, dict]]:

@@ -30,7 +30,7 @@ def roles(trial):
 
 
 def test_a_script_reports_its_process_and_torch_and_its_steps(run_trial):
-    trial = run_trial(STEPS)
+    trial = run_trial(STEPS, fork=False)
     (events,) = trial.events.values()
     assert [name for name, _ in events][:2] == ["process_started", "torch_imported"]
     assert trial.processes[0]["role"] == "rank" and trial.processes[0]["argv"][-1] == "script.py"
@@ -38,7 +38,7 @@ def test_a_script_reports_its_process_and_torch_and_its_steps(run_trial):
 
 
 def test_a_script_without_torch_reports_its_process_alone(run_trial):
-    trial = run_trial("print('no torch here')", exit_code=0)
+    trial = run_trial("print('no torch here')", exit_code=0, fork=False)
     assert [[name for name, _ in events] for events in trial.events.values()] == [
         ["process_started"]
     ]
@@ -55,7 +55,7 @@ def test_a_script_without_torch_reports_its_process_alone(run_trial):
     ids=["in a thread", "bootstrap taken off the path", "searched first"],
 )
 def test_torch_is_seen_however_it_is_imported(run_trial, before):
-    assert run_trial(before + "\n" + STEPS, **IMAGINARY).report["steps"] == 2
+    assert run_trial(before + "\n" + STEPS, fork=False, **IMAGINARY).report["steps"] == 2
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,9 @@ def test_without_a_trial_config_the_bootstrap_does_nothing():
 
 def test_nothing_of_ours_is_left_on_the_path(run_trial):
     source = os.path.dirname(os.path.dirname(brimful_inside.__file__))
-    printed = json.loads(run_trial("import sys, json; print(json.dumps(sys.path))").stdout)
+    printed = json.loads(
+        run_trial("import sys, json; print(json.dumps(sys.path))", fork=False).stdout
+    )
     added = {
         path for path in printed if path.startswith(source) and not path.startswith(str(BOOTSTRAP))
     }
@@ -127,7 +129,7 @@ def test_a_hidden_sitecustomize_runs_as_it_would_without_us(run_trial, tmp_path)
     ids=["a config that cannot be read", "an error while installing"],
 )
 def test_an_error_of_ours_leaves_a_reason_and_the_script_alone(run_trial, before, config, reason):
-    trial = run_trial(before + STEPS + "print('fine')", **config)
+    trial = run_trial(before + STEPS + "print('fine')", fork=False, **config)
     assert trial.stdout == "fine\n" and trial.exit_code == 0
     (path,) = trial.folder.glob("probe-error-*.txt")
     assert reason in path.read_text()

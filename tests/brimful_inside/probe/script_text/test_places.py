@@ -2,6 +2,7 @@
 sets it there.
 """
 
+import functools
 import importlib.util
 import subprocess
 import sys
@@ -109,6 +110,7 @@ def folder_with(tmp_path: Path, source: str) -> Path:
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_place_is_found_and_the_number_set_there(run_trial, tmp_path, name):
+    run_trial = functools.partial(run_trial, fork="spawns" not in name)
     kind, file, line, training, evaluation = EXPECTED[name]
     work = folder_with(tmp_path, SCRIPTS[name])
     before = contents(work)
