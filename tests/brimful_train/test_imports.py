@@ -6,8 +6,6 @@ import sys
 import grimp
 import pytest
 
-from tests.test_imports import import_circles
-
 # Units, errors, values, the policy for the host's memory, the table of out-of-memory errors, the
 # allocator's settings, and what a script says to a probe.
 ALLOWED = {
@@ -36,13 +34,6 @@ def test_the_engine_takes_a_few_modules_of_the_tool_and_no_more():
     assert taken_from_the_tool(graph) == ALLOWED
     graph.add_import(importer="brimful_train.task", imported="brimful.verbs.audit")
     assert taken_from_the_tool(graph) - ALLOWED == {"brimful.verbs.audit"}, "this test can fail"
-
-
-def test_no_modules_of_the_engine_import_each_other_in_a_circle():
-    graph = grimp.build_graph("brimful_train", exclude_type_checking_imports=False, cache_dir=None)
-    # its __init__ names its modules for type checkers alone
-    graph.remove_module("brimful_train")
-    assert import_circles(graph) == set()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from brimful import tune
-from brimful.errors import CommandFailed, DoesNotFit, Interrupted, TimeIsUp, TrialFailed, UsageError
+from brimful.errors import CommandFailed, DoesNotFit, TimeIsUp, TrialFailed, UsageError
 from brimful.measure import accelerators, host
 from brimful.measure.accelerators import Accelerator
 from brimful.record import read_record
@@ -408,12 +408,6 @@ def test_an_interrupted_search_leaves_the_best_so_far_as_a_plan_that_says_so(num
     assert headline(record).tone == "note" and headline(record).sentence.startswith(
         "Partial (interrupted after"
     )
-
-
-def test_an_interrupt_before_any_speed_is_known_leaves_no_plan(tmp_path):
-    with pytest.raises(Interrupted):
-        work(interrupted_at(2), tune, ASKED, device="cpu", budget="1GiB", home=tmp_path)
-    assert read_record("latest", tmp_path).plan is None
 
 
 @pytest.fixture
