@@ -233,12 +233,17 @@ def _as_it_is(
     # Of a fixed total a step has other micro-batches at each size.
     of_one_size = has_a_fixed_total(done)
     sizes = [s for s in done if s == size] if of_one_size else with_whole_steps(done)
+    evaluations = [loader for loader in report.loaders if loader.role == "eval"]
     facts = Facts(
         gpu=view.gpu,
         environment={**os.environ, **trials.command.environment},
         optimizers=[optimizer.name for optimizer in report.optimizers],
         switched=switched_already(explained.annotated),
         eval_batch_size=trials.settings.get("eval_batch_size"),
+        eval_samples=max(
+            (batch.samples or 0 for loader in evaluations for batch in loader.batches),
+            default=None,
+        ),
         ranks=max(view.device.ranks or 1, report.world_size),
         has_batches=trials.in_batches and conclusion is not None,
         largest=conclusion.estimate.largest_batch_size if conclusion else None,

@@ -2,13 +2,14 @@
 
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from brimful import predict
 from brimful.ask.epochs import Epochs
 from brimful.ask.reading import MemoryAnswer
-from brimful.decide.memory import uneven
+from brimful.decide.memory import changes, uneven
 from brimful.decide.memory.changes import Situation
 from brimful.decide.memory.remedies import Memory
 from brimful.decide.memory.size_model import fit_size_model
@@ -485,3 +486,9 @@ def test_of_several_cards_it_is_the_fullest(seeds):
     for model, sizes in ((model_of(scripts), [5, 12]), (None, [77])):
         prediction = explained_at(scripts, sizes, model, 77, fullest)
         assert prediction is not None and sum(prediction.breakdowns.whole.parts.values()) == fullest
+
+
+def test_an_evaluation_of_one_sample_a_batch_is_not_offered_a_smaller_one():
+    facts = SimpleNamespace(eval_samples=1, eval_batch_size=None)
+    now: Any = SimpleNamespace(memory=SimpleNamespace(phase="eval"), facts=facts)
+    assert not list(changes._smaller_evaluation(now))

@@ -57,6 +57,7 @@ class Facts:
     optimizers: Sequence[str]  # their class names
     switched: set[str]  # codes of the changes that the script has made itself
     eval_batch_size: Setting | None
+    eval_samples: int | None  # of the largest evaluation batch; None: not known
     ranks: int
     has_batches: bool
     largest: int | None  # batch size that fits as it is
@@ -204,7 +205,7 @@ def _optimizer(now: Situation, names: Sequence[str]) -> str | None:
 def _smaller_evaluation(now: Situation) -> Changes:
     """Where evaluation sets the peak: its batch in as few parts as are enough, run where the
     command has a place for its size, else estimated."""
-    if now.memory.phase != "eval":
+    if now.memory.phase != "eval" or now.facts.eval_samples == 1:
         return
     size, parts = now.facts.eval_batch_size, 1
     for parts in remedies.EVALUATION_PARTS:
