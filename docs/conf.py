@@ -16,7 +16,6 @@ exclude_patterns = ["site"]
 myst_enable_extensions = ["attrs_block", "colon_fence"]
 myst_heading_anchors = 4  # links to headings, as GitHub has them
 smartquotes = False  # -- is a flag here
-myst_url_schemes = ["http", "https", "mailto", "file"]
 suppress_warnings = ["misc.highlighting_failure"]  # shortened output
 html_theme = "furo"
 html_title = "brimful"

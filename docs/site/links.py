@@ -11,7 +11,7 @@ from sphinx.util import logging
 
 DOCS = Path(__file__).parents[1]
 ROOT = DOCS.parent
-_LINK = re.compile(r"(\]\()([^)\s:#]+)([^)\s]*\))")
+_LINK = re.compile(r"\[([^\]]+)\]\(([^)\s:#]+)(#[^)\s]*)?\)")
 _LOG = logging.getLogger(__name__)
 
 
@@ -31,7 +31,8 @@ def leave_the_site(site: Sphinx, page: str, source: list[str]) -> None:
             return link[0]
         if not target.exists():
             _LOG.warning("no such file: %s", link[2], location=page)
-        return f"{link[1]}{base()}/{target.relative_to(ROOT)}{link[3]}"
+        # HTML, since Markdown takes no link to a file of a disk
+        return f'<a href="{base()}/{target.relative_to(ROOT)}{link[3] or ""}">{link[1]}</a>'
 
     source[0] = _LINK.sub(rewritten, source[0])
 

@@ -27,6 +27,7 @@ MACHINE = (
     (r"[\d.,]+ (?:ms|s|min|h)\b(?: \d+ (?:s|min))?", "TIME"),
     (r"[\d.,]+ (?:samples|tokens)/s", "SPEED"),
     (r"\d[\d.,]*x (?:faster|slower|your own settings)", "RATIO"),
+    (r"(?<=--cpus-per-task=)\d+|(?<=--mem=)\d+G", "ROOM"),
     (r"[\d.,]+ [KMGT]iB of [\d.,]+ [KMGT]iB (?:allowed|in use)", "MEMORY"),
 )
 
