@@ -3,6 +3,7 @@ fits, and what other sizes mean.
 """
 
 from brimful import command as commands
+from brimful.ask.growth import at_the_end
 from brimful.ask.reading import CardView, MemoryAnswer, Replayers
 from brimful.ask.search import nothing_fits, search
 from brimful.ask.speed import has_a_fixed_total
@@ -206,17 +207,19 @@ def answer_at(
     ):
         free = card.capacity_bytes + card.context_bytes - peak.device_interval_bytes[1]
         peak = with_part(peak, tried_kernels(max(0, free)))
-    return MemoryAnswer(
+    by_phase = {name: card.estimate(peaks, fits, shown.spread) for name, peaks in phases.items()}
+    answer = MemoryAnswer(
         size,
         verdict,
         card.that_fits(peak) if fits else peak,
-        {name: card.estimate(peaks, fits, shown.spread) for name, peaks in phases.items()},
+        by_phase,
         None if seldom else retries,
         None if seldom else giving_back_s(shown),
         conclusion,
         alone,
         unlimited_bytes=_beyond_the_budget(view, replayers) if fits else None,
     )
+    return at_the_end(view, answer)
 
 
 def _beyond_the_budget(view: CardView, replayers: Replayers) -> int | None:

@@ -2,15 +2,14 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 
+from brimful.ask.growth import about_growth
 from brimful.ask.long_evaluation import seen_once
 from brimful.ask.reading import CardView, MemoryAnswer
 from brimful.ask.search import search_notes
 from brimful.ask.traces import Trials
 from brimful.decide.audit.findings import findings
-from brimful.decide.loaders_seen import largest_batch, loaders, samples_of
-from brimful.decide.memory.leaks import memory_that_grows
+from brimful.decide.loaders_seen import largest_batch, loaders
 from brimful.measure import accelerators
 from brimful.measure.traces import cards_of
 from brimful.trials.results import OLD_TORCH, OLDEST_TORCH, ignores_the_batch_size
@@ -59,7 +58,7 @@ def warnings_of(view: CardView, answer: MemoryAnswer) -> list[Diagnostic]:
         *_about_ranks(result),
         *_about_the_trial(result),
         *([seen_once(view.trials.evaluation_of)] if view.trials.evaluation_of is not None else []),
-        *_growth(view, answer),
+        *about_growth(view, answer),
     ]
 
 
@@ -268,28 +267,3 @@ def _about_the_trial(result: TrialResult) -> Iterator[Diagnostic]:
             "the true peak can differ, and is lower as a rule",
             "",
         )
-
-
-def _growth(view: CardView, answer: MemoryAnswer) -> list[Diagnostic]:
-    """What piles up from step to step or over an evaluation, by the completed trial whose batch
-    size is nearest. What a whole evaluation keeps is much the same at every batch size."""
-    trials = view.trials
-    completed = {size: result for size, result in trials.completed().items() if result.reports}
-    if not completed:
-        return []
-    size = min(completed, key=lambda n: abs(math.log((n or 1) / (answer.size or 1))))
-    result, peak, evaluation = completed[size], answer.peak, answer.phases.get("eval")
-    if result.peak is None or not result.peak.device_bytes:
-        return []
-    lengths = [samples_of(loader) or 0 for loader in loaders(result, "eval")]
-    warnings = memory_that_grows(
-        result.reports[0].growth,
-        result.peak.device_bytes,
-        evaluation.allocated_bytes + peak.device_bytes - peak.reserved_bytes
-        if evaluation and peak
-        else None,
-        view.budget.bytes if answer.verdict == Verdict.FITS else None,
-        max(lengths, default=0) or None,
-    )
-    other = f" (at a {noun_of(trials.unknown)} of {size})" if size != answer.size else ""
-    return [replace(warning, problem=warning.problem + other) for warning in warnings]

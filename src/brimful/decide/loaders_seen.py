@@ -31,6 +31,14 @@ def samples_of(loader: LoaderSeen) -> int | None:
     return length if most is None else min(length, batches * most)
 
 
+def steps_of_an_epoch(result: TrialResult) -> float | None:
+    """By what its first rank takes; None without a loader, or where nobody knows how long it is."""
+    loader, report = main_loader(result), result.reports[0]
+    samples = None if loader is None else samples_of(loader)
+    in_a_step = max(filter(None, report.samples_per_step), default=0)
+    return samples / in_a_step if samples and in_a_step else None
+
+
 def dataset_length(result: TrialResult) -> int | None:
     """Samples that the training sampler gives in an epoch; None if no trial showed it."""
     return next(map(samples_of, loaders(result, "train")), None)

@@ -229,7 +229,7 @@ def _with_what_if(
     """With what would make it fit, where that is asked, or where it does not fit."""
     wanted = question.what_if
     if wanted is None:
-        wanted = prediction.verdict != Verdict.FITS
+        wanted = prediction.verdict != Verdict.FITS and not answer.fills_up
     if explained is None or view.trials.session.stop is not None or not wanted:
         return prediction
     noted: list[Diagnostic] = []
@@ -355,7 +355,7 @@ def _largest(trials: Trials, answer: MemoryAnswer, fits: bool) -> int | None:
     """The largest batch size of the search, or the requested one where the search stopped below it
     and its own trace fits.
     """
-    if answer.conclusion is None:
+    if answer.conclusion is None or answer.fills_up:
         return None
     estimate, most = answer.conclusion.estimate, trials.limits().max_batch_size
     largest, size = estimate.largest_batch_size, trials.in_force(answer.conclusion, answer.size)

@@ -255,6 +255,11 @@ class CachingAllocator:
         """The size of the live block at `address`; 0 for address 0."""
         return self._live[address][0] if address else 0
 
+    def kept_bytes(self) -> int:
+        """Bytes of the live blocks, without what of a block could not be split off: the same for
+        the same tensors."""
+        return sum(-(-nbytes // MIN_BLOCK) * MIN_BLOCK for _, nbytes, _, _ in self._live.values())
+
     def is_retired(self, retired: Retired) -> bool:
         return self._retired.get(retired[0]) is retired[1]
 

@@ -619,32 +619,30 @@ def test_all_of_an_imaginary_card_is_the_budget_since_what_is_uncertain_is_in_th
     )
 
 
-def warned(growth, size="64"):
+def growing(growth, size="64"):
+    """(The prediction where this grows, its warnings of that)."""
     prediction = predicted(reporting(growth=growth), size)
-    assert prediction.verdict == "fits"
-    return [warning for warning in prediction.warnings if warning.code == "memory-grows"]
+    return prediction, [w for w in prediction.warnings if w.code == "memory-grows"]
 
 
 @pytest.mark.parametrize(("length", "fits"), [(20, True), (125, False)])
-def test_an_evaluation_that_keeps_its_outputs_is_warned_of_and_found_not_to_fit_where_it_will_not(
-    length, fits
-):
-    (warning,) = warned({"eval": 75 * MIB, "eval_seen": 2, "eval_length": length})
-    assert (
-        f"2 of {length} batches" in warning.problem
-        and ("does not fit" in warning.explanation) is not fits
-    )
+def test_what_an_evaluation_keeps_by_its_end_is_in_its_peak_and_decides_what_fits(length, fits):
+    bare = predicted(World(), "64")
+    prediction, (_,) = growing({"eval": 75 * MIB, "eval_seen": 2, "eval_length": length})
+    more = prediction.phases["eval"].device_bytes - bare.phases["eval"].device_bytes
+    assert more == (length - 2) * 75 * MIB and (prediction.verdict == "fits") is fits
+    assert (prediction.largest_batch_size is None) is (prediction.next_command is None) is not fits
 
 
-def test_steps_that_leave_memory_are_warned_of_and_numbers_are_not():
-    assert warned({"train": 34 * MIB})[0].problem == "each step leaves 34.0 MiB more on the card"
-    (warning,) = warned({"train": 34 * MIB}, "2000")
-    assert warning.problem.startswith(
-        "each step leaves 34.0 MiB more on the card (at a batch size of "
-    ), "one that was traced"
-    assert (
-        warned({"train": 512, "eval": 512, "eval_seen": 2, "eval_length": 125}) == warned({}) == []
-    )
+def test_steps_that_leave_memory_fill_the_card_within_the_epoch_or_later_and_numbers_do_not():
+    prediction, (warning,) = growing({"train": 34 * MIB})
+    assert prediction.verdict == "does_not_fit" and "full at step" in warning.problem
+    prediction, (warning,) = growing({"train": MIB})
+    assert prediction.verdict == "fits" and "(epoch " in warning.problem
+    _, (warning,) = growing({"train": MIB}, "2000")
+    assert " (at a batch size of " in warning.problem, "one that was traced"
+    assert not growing({"train": 512, "eval": 512, "eval_seen": 2, "eval_length": 125})[1]
+    assert not growing({})[1]
 
 
 def test_a_batch_above_the_data_set_that_the_script_itself_asks_for_is_said_first():

@@ -1,7 +1,8 @@
 """Findings about the learning rate, memory, and how a training uses its card."""
 
 from brimful.decide.audit.observed import Observed, Texts, replacement
-from brimful.decide.memory.leaks import memory_that_grows
+from brimful.decide.loaders_seen import steps_of_an_epoch
+from brimful.decide.memory.leaks import growths, memory_that_grows
 from brimful.units import counted, format_bytes, format_share
 
 IDLE_SHARE = 0.50  # of the budget
@@ -131,11 +132,12 @@ def memory_grows(observed: Observed) -> Texts:
     peak = observed.sample.peak
     if peak is None or not peak.device_bytes:
         return None
-    grows = memory_that_grows(observed.report.growth, peak.device_bytes)
+    steps = observed.report.steps, steps_of_an_epoch(observed.sample)
+    budget = None if observed.budget is None else observed.budget.bytes
     problems = [
-        (growth.problem, growth.explanation, growth.suggestion)
-        for growth in grows
-        if growth.code == "memory-grows"
+        (warning.problem, warning.explanation, warning.suggestion)
+        for growth in growths(observed.report.growth, steps)
+        if (warning := memory_that_grows(growth, peak.device_bytes, budget))
     ]
     if not problems:
         return None

@@ -2,104 +2,160 @@
 leaves on the card.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from brimful.units import counted, format_bytes
-from brimful.values import Diagnostic
+from brimful.values import Diagnostic, PeakEstimate
+from brimful_inside.simulator.program import Program
 
-# of the peak, a step (or a batch of an evaluation of unknown length): below, 1,000 of them do not
-# double it
-STEP_SHARE = 0.001
-EVALUATION_SHARE = 0.01  # of the peak, by the end of the evaluation
+SMALL_SHARE = 0.01  # of the peak: less, by the end of an evaluation or epoch, is not worth a word
 # kept of a sample: below, it is a prediction, and predictions are not compared with each other
 # (assumed)
 EMBEDDING_BYTES = 256
 PAIR_BYTES = 4  # of a matrix in which each sample meets each: single precision
-MANY = 1000  # steps, or batches where nobody knows how many there are
+LONG_TRAINING = 1_000_000  # steps (assumed): a card that is full later than that is not filled
+JOINED_SHARE = 0.5  # of what was kept: a torch.cat of so much joins it
+_CHANGES = {
+    "train": "keep numbers (loss.item()) or what is on the host (.cpu()), bound a buffer, and "
+    "reset a metric's state at the end of each epoch",
+    "eval": "move what is kept to the host (.cpu(), or Trainer's eval_accumulation_steps), or "
+    "reduce each batch to numbers",
+}
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Memory that each step, or each batch of an evaluation, leaves on the card."""
+
+    phase: str  # "train" or "eval"
+    each_bytes: int
+    met: int  # steps or batches of the trial
+    number: float | None  # of an epoch or of a whole evaluation; the last batch counts as a part
+    is_joined: bool = False  # all that is kept is copied into one tensor, beside the old ones
+
+    @property
+    def kept_bytes(self) -> int | None:
+        """By the end of the epoch or evaluation; None where nobody knows how long that is."""
+        return None if self.number is None else int(self.number * self.each_bytes)
+
+    @property
+    def more_bytes(self) -> int:
+        """What the end holds beyond what the trial met."""
+        more = max(0.0, (self.number or 0) - self.met)
+        return int(more * self.each_bytes * (1 + self.is_joined))
+
+    def last_unit(self, room_bytes: int) -> int:
+        """The step, or batch, at which so much room is full."""
+        return self.met + room_bytes // (self.each_bytes * (1 + self.is_joined))
+
+
+def growths(
+    growth: Mapping[str, int],
+    steps: tuple[int, float | None] = (0, None),
+    evaluation_batches: float | None = None,
+    programs: Sequence[Program] = (),
+) -> list[Growth]:
+    """`growth`: as in `Report.growth`. `steps`: (met, in an epoch). `evaluation_batches`: where it
+    is known better than by the loader's length."""
+    result = []
+    if growth.get("train"):
+        result.append(Growth("train", growth["train"], *steps))
+    if each := growth.get("eval", 0):
+        met, length = growth["eval_seen"], growth.get("eval_length")
+        number = length if evaluation_batches is None else evaluation_batches
+        joins = met > 1 and _largest_join(programs) >= JOINED_SHARE * met * each
+        result.append(Growth("eval", each, met, number, joins))
+    return result
+
+
+def _largest_join(programs: Sequence[Program]) -> int:
+    """Bytes of the largest tensor that an evaluation made of others (torch.cat, torch.stack)."""
+    largest = number = 0
+    for program in programs:
+        phase, number = "", 0
+        for event in program.events:
+            if event[0] == "phase":
+                phase = event[1]
+            elif event[0] == "malloc":
+                if phase == "eval" and str(event[1]).startswith(("aten.cat", "aten.stack")):
+                    largest = max(largest, program.sizes[number])
+                number += 1
+    return largest
+
+
+def matters(growth: Growth, peak_bytes: int, budget_bytes: int | None = None) -> bool:
+    """Whether it adds to the peak by the end of the epoch or evaluation, or fills the card in a
+    long training."""
+    if growth.more_bytes >= SMALL_SHARE * peak_bytes:
+        return True
+    ends = growth.phase == "eval" and growth.number is not None
+    room = max(peak_bytes, (budget_bytes or 0) - peak_bytes)
+    return not ends and growth.last_unit(room) <= LONG_TRAINING
+
+
+def with_growth(peak: PeakEstimate, growth: Growth) -> PeakEstimate:
+    """The peak at the end of the epoch or evaluation."""
+    more, (low, high) = growth.more_bytes, peak.device_interval_bytes
+    return replace(
+        peak,
+        allocated_bytes=peak.allocated_bytes + more,
+        reserved_bytes=peak.reserved_bytes + more,
+        device_bytes=peak.device_bytes + more,
+        device_interval_bytes=(low + more, high + more),
+    )
 
 
 def memory_that_grows(
-    growth: Mapping[str, int],
-    peak_bytes: int,
-    evaluation_bytes: int | None = None,
-    budget_bytes: int | None = None,
-    evaluation_samples: int | None = None,
-) -> list[Diagnostic]:
-    """Warnings about what piles up; [] where it is too little to matter.
+    growth: Growth, peak_bytes: int, budget_bytes: int | None = None, made_at: str = ""
+) -> Diagnostic | None:
+    """What piles up and when the card is full; None where it is too little to matter.
 
-    `growth`: as in `Report.growth`. `peak_bytes`: device peak of the same trial. `evaluation_bytes`
-    (the most that it holds on the card, predicted) and `budget_bytes` show whether it fits in the
-    end; `evaluation_samples`: how many there are.
+    `peak_bytes`: of the device, before anything piled up. `made_at`: the line that makes what is
+    kept.
     """
-    warnings, per_step = [], growth.get("train", 0)
-    if per_step and per_step >= STEP_SHARE * peak_bytes:
-        warnings.append(
-            Diagnostic(
-                "memory-grows",
-                f"each step leaves {format_bytes(per_step)} more on the card",
-                f"the predicted peak is of the first steps; after {MANY:,} it is about "
-                f"{format_bytes(MANY * per_step)} more",
-                "keep numbers, not tensors with their graph: loss.item(), output.detach().cpu()",
-            )
-        )
-    # of an evaluation: bytes that a batch leaves, how many it has, how many the trial met
-    kept = growth.get("eval", 0), growth.get("eval_length"), growth.get("eval_seen", 0)
-    evaluation = _evaluation(kept, peak_bytes, evaluation_bytes, budget_bytes)
-    collected = _collected(kept, peak_bytes, evaluation_samples)
-    return [*warnings, *filter(None, [evaluation, collected])]
-
-
-def _evaluation(
-    kept: tuple[int, int | None, int],
-    peak_bytes: int,
-    evaluation_bytes: int | None,
-    budget_bytes: int | None,
-) -> Diagnostic | None:
-    per_batch, length, met = kept
-    if length is None:
-        total, small = per_batch * MANY, per_batch < STEP_SHARE * peak_bytes
-        batches, when = counted(met, "batch", "batches"), f"after {MANY:,} more of them"
-    else:
-        total = per_batch * max(0, length - met)
-        small = total < EVALUATION_SHARE * peak_bytes
-        batches, when = f"{met:,} of {length:,} batches", "at its end"
-    if not total or small:
+    if not matters(growth, peak_bytes, budget_bytes):
         return None
-    explanation = (
-        f"{when} the evaluation holds about {format_bytes(total)} more than the predicted peak "
-        "holds, and what is joined (torch.cat) takes as much again"
-    )
-    in_all = None if evaluation_bytes is None else evaluation_bytes + total
-    if in_all is not None and budget_bytes is not None and in_all > budget_bytes:
-        explanation += (
-            f"; that does not fit: about {format_bytes(in_all)} in all, and "
-            f"{format_bytes(budget_bytes)} may be used"
-        )
-    return Diagnostic(
-        "memory-grows",
-        f"each evaluation batch leaves {format_bytes(per_batch)} more on the card; the trial met "
-        + batches,
-        explanation,
-        "move what is kept to the host: .cpu(), or .item() for numbers",
-    )
+    trains = growth.phase == "train"
+    unit, units = ("step", "steps") if trains else ("batch", "batches")
+    each = "each step" if trains else "each evaluation batch"
+    problem = f"{each} leaves {format_bytes(growth.each_bytes)} more on the card"
+    problem += f", {made_at}" * bool(made_at)
+    explanation = f"the trial met {counted(growth.met, unit, units)}"
+    if growth.kept_bytes is not None:
+        whole = "an epoch" if trains else "the evaluation"
+        kept = f"{whole} keeps {format_bytes(growth.kept_bytes)}"
+        if growth.is_joined:
+            kept += f", and {format_bytes(2 * growth.kept_bytes)} are there while they are joined"
+        problem += f": {kept}"
+        explanation += f" of {growth.number:,.0f}; the predicted peak counts all of them"
+    else:
+        explanation += "; the predicted peak counts no more"
+    room = None if budget_bytes is None else budget_bytes - peak_bytes
+    if room is not None and room > 0 and (trains or growth.number is None):
+        last = growth.last_unit(room)
+        if last <= LONG_TRAINING:
+            at = f"{unit} {last:,}"
+            if growth.number is not None and last > growth.number:
+                at += f" (epoch {int(last / growth.number) + 1:,})"
+            problem += f"; the card is full at {at} unless it is freed"
+    return Diagnostic("memory-grows", problem, explanation, _CHANGES[growth.phase])
 
 
-def _collected(
-    kept: tuple[int, int | None, int], peak_bytes: int, samples: int | None
-) -> Diagnostic | None:
+def evaluation_collects(growth: Growth, peak_bytes: int, samples: int | None) -> Diagnostic | None:
     """What is kept of each sample may meet all the rest in the end, as in a matrix of
     similarities.
     """
-    per_batch, length, met = kept
-    if not per_batch or not samples or not length or met >= length:
+    kept_bytes, met = growth.kept_bytes, growth.met
+    if growth.phase != "eval" or not samples or kept_bytes is None or met >= (growth.number or 0):
         return None
-    pairs_bytes, embedded = PAIR_BYTES * samples**2, EMBEDDING_BYTES * samples
-    if per_batch * length < embedded or pairs_bytes < EVALUATION_SHARE * peak_bytes:
+    pairs_bytes = PAIR_BYTES * samples**2
+    if kept_bytes < EMBEDDING_BYTES * samples or pairs_bytes < SMALL_SHARE * peak_bytes:
         return None
     return Diagnostic(
         "evaluation-collects",
-        f"the evaluation keeps {format_bytes(per_batch)} of each batch on the card; the trial "
-        f"met {met:,} of {length:,}",
+        f"the evaluation keeps {format_bytes(growth.each_bytes)} of each batch on the card; the "
+        f"trial met {met:,} of {growth.number:,.0f}",
         f"the trial computed its end from {counted(met, 'batch', 'batches')}: where each of the "
         f"{samples:,} samples meets each, as in a matrix of similarities, that takes "
         f"{format_bytes(pairs_bytes)}, "

@@ -159,7 +159,7 @@ class ImaginaryMeter(DeviceMeter):
     def alive_bytes(self, settle: bool) -> Optional[int]:
         if settle:
             self._gpu.garbage.poll()
-        return max(ledger.allocator.allocated for ledger in self._gpu.ledgers)
+        return max(ledger.allocator.kept_bytes() for ledger in self._gpu.ledgers)
 
     def operations(self) -> int:
         return sum(ledger.work.launches for ledger in self._gpu.ledgers)

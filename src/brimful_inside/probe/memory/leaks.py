@@ -27,20 +27,27 @@ class Reading(NamedTuple):
 
 def bytes_kept(readings: List[Reading], least: int = LEAST) -> int:
     """Bytes that each further batch leaves: the smallest difference of those that count; 0 where
-    one is no growth, where fewer than `least` count, or where they differ much. Where shapes are
-    not known, differences count if all are the same."""
+    one is no growth, where fewer than `least` count, or where they differ much. Where no shapes are
+    known (an agent without a loader) it is the slope: of differences that are all the same, or of
+    one more than `least`."""
     pairs = list(zip(readings, readings[1:]))
     differences = [later.alive_bytes - earlier.alive_bytes for earlier, later in pairs]
     if not differences or min(differences) <= 0:
         return 0
+    if all(reading.shapes is None for reading in readings):
+        enough = least if len(set(differences)) == 1 else least + 1
+        slope = sum(differences) // len(differences)
+        return slope if len(differences) >= enough and _are_steady(differences) else 0
     counted = [
         change
         for change, (earlier, later) in zip(differences, pairs)
         if _no_larger(later.shapes, earlier.shapes)
     ]
-    if len(set(differences)) == 1 and all(reading.shapes is None for reading in readings):
-        counted = differences
-    return min(counted) if len(counted) >= least and max(counted) <= STEADY * min(counted) else 0
+    return min(counted) if len(counted) >= least and _are_steady(counted) else 0
+
+
+def _are_steady(differences: List[int]) -> bool:
+    return max(differences) <= STEADY * min(differences)
 
 
 def _no_larger(shapes: Shapes, than: Shapes) -> bool:

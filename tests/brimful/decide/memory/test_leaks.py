@@ -3,36 +3,63 @@ import re
 import pytest
 
 from brimful.decide.audit.findings import findings
-from brimful.decide.memory.leaks import memory_that_grows
+from brimful.decide.memory.leaks import (
+    LONG_TRAINING,
+    Growth,
+    evaluation_collects,
+    growths,
+    memory_that_grows,
+)
+from brimful_inside.simulator.program import Program
 from tests.brimful.decide.builders import GIB, peak, report, sample
 
 MIB = 1 << 20
-EVALUATION = {"eval": 75 * MIB, "eval_seen": 2, "eval_length": 125}
+EVALUATION = Growth("eval", 75 * MIB, 2, 125)
+
+
+def joining(nbytes, phase="eval"):
+    """The program of a run that joins so many bytes in a phase."""
+    events = (("phase", phase), ("malloc", "aten.mm", None, 0), ("malloc", "aten.cat", None, 0))
+    return Program(events, (10 * nbytes, nbytes), ((), ()))
 
 
 @pytest.mark.parametrize(
-    ("growth", "problem", "explanation"),
+    ("growth", "text"),
     [
-        (EVALUATION, "75.0 MiB.*2 of 125 batches", "9.01 GiB"),
-        ({"eval": 75 * MIB, "eval_seen": 2}, "the trial met 2 batches$", "1,000 more"),
-        ({"train": 34 * MIB}, "34.0 MiB", "33.2 GiB"),
+        (EVALUATION, "each evaluation batch leaves 75.0 MiB.*: the evaluation keeps 9.16 GiB$"),
+        (Growth("eval", 75 * MIB, 2, 125, True), "9.16 GiB, and 18.3 GiB.* joined$"),
+        (Growth("eval", 64 * MIB, 2, None), "64.0 MiB more on the card; .* full at batch 162 "),
+        (Growth("train", 32 * MIB, 4, None), "each step leaves 32.0 MiB.* full at step 324 unless"),
+        (Growth("train", 32 * MIB, 4, 100), r"keeps 3.12 GiB; .* full at step 324 \(epoch 4\)"),
     ],
-    ids=["an evaluation", "one of unknown length", "steps"],
+    ids=["evaluation", "joined", "evaluation of unknown length", "steps", "steps of an epoch"],
 )
-def test_what_keeps_memory_is_shown_with_what_it_comes_to(growth, problem, explanation):
-    (advice,) = memory_that_grows(growth, 10 * GIB)
-    assert advice.code == "memory-grows" and "does not fit" not in advice.explanation
-    assert re.search(problem, advice.problem) and explanation in advice.explanation
+def test_growth_says_what_it_comes_to_or_when_the_card_is_full(growth, text):
+    advice = memory_that_grows(growth, 10 * GIB, 20 * GIB)
+    assert advice is not None and advice.code == "memory-grows"
+    assert re.search(text, advice.problem), advice.problem
 
 
-@pytest.mark.parametrize(("budget", "fits"), [(13 * GIB, False), (14 * GIB, True)])
-def test_an_evaluation_that_does_not_fit_at_its_end_is_marked_so(budget, fits):
-    (advice,) = memory_that_grows(EVALUATION, 10 * GIB, 4 * GIB, budget)
-    assert ("does not fit" not in advice.explanation) is fits
+def test_what_the_end_of_an_evaluation_holds_counts_the_batches_not_met():
+    assert EVALUATION.more_bytes == 123 * 75 * MIB
+    assert Growth("eval", 75 * MIB, 2, 62.5, True).more_bytes == 121 * 75 * MIB
+    assert Growth("train", 75 * MIB, 2, None).more_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("program", "is_joined"),
+    [(joining(290 * MIB), True), (joining(100 * MIB), False), (joining(290 * MIB, "train"), False)],
+)
+def test_an_evaluation_that_joins_most_of_what_it_keeps_holds_it_twice(program, is_joined):
+    read = {"eval": 75 * MIB, "eval_seen": 4, "eval_length": 125}
+    assert growths(read, programs=[program]) == [
+        Growth("eval", 75 * MIB, 4, 125, is_joined),
+    ]
 
 
 def test_an_audit_shows_steps_and_evaluations_that_leave_memory():
-    met = sample([report(growth={"train": 34 * MIB, **EVALUATION})], peak=peak(10 * GIB))
+    growth = {"train": 34 * MIB, "eval": 75 * MIB, "eval_seen": 2, "eval_length": 125}
+    met = sample([report(growth=growth)], peak=peak(10 * GIB))
     (warnings,) = [warning for warning in findings(met, {}) if warning.code == "memory-grows"]
     assert (
         warnings.problem.startswith("Each step leaves 34.0 MiB")
@@ -40,39 +67,40 @@ def test_an_audit_shows_steps_and_evaluations_that_leave_memory():
     )
 
 
-EMBEDDINGS = {"eval": 130 * 1024, "eval_seen": 2, "eval_length": 235}  # of 256 samples
+EMBEDDINGS = Growth("eval", 130 * 1024, 2, 235)  # of 256 samples
 
 
 def test_embeddings_that_an_evaluation_keeps_may_all_meet_in_the_end():
-    (advice,) = memory_that_grows(EMBEDDINGS, 10 * GIB, evaluation_samples=60_000)
-    assert advice.code == "evaluation-collects"
-    assert (
-        "130 KiB" in advice.problem
-        and "2 of 235" in advice.problem
-        and "13.4 GiB" in advice.explanation
-    )
-    large = memory_that_grows(EMBEDDINGS, GIB, evaluation_samples=60_000)
-    assert [warning.code for warning in large] == ["memory-grows", "evaluation-collects"]
-    met = sample([report(growth=EMBEDDINGS)], peak=peak(10 * GIB))
-    assert not [warning for warning in findings(met, {}) if warning.code == "memory-grows"], (
-        "an audit shows what grows alone"
-    )
+    advice = evaluation_collects(EMBEDDINGS, 10 * GIB, 60_000)
+    assert advice is not None
+    assert "130 KiB" in advice.problem and "2 of 235" in advice.problem
+    assert "13.4 GiB" in advice.explanation
 
 
 @pytest.mark.parametrize(
-    ("growth", "peak_bytes", "samples"),
+    ("each_bytes", "met", "number", "samples"),
     [
-        ({}, GIB, None),
-        ({"train": 512, "eval": 512, "eval_seen": 2, "eval_length": 1000}, GIB, None),
-        ({"eval": 75 * MIB, "eval_seen": 2, "eval_length": 2}, GIB, None),  # all of it was seen
-        ({"eval": 512, "eval_seen": 2}, GIB, None),
-        (EMBEDDINGS, 10 * GIB, None),  # nobody knows of how many samples
-        ({**EMBEDDINGS, "eval": 4096}, 10 * GIB, 60_000),  # predictions: 16 bytes of each
-        ({**EMBEDDINGS, "eval_length": 4}, 10 * GIB, 1000),  # 4 MB in all
-        ({**EMBEDDINGS, "eval_length": 2}, 10 * GIB, 60_000),  # seen to its end
+        (130 * 1024, 2, 235, None),  # nobody knows of how many samples
+        (4096, 2, 235, 60_000),  # predictions: 16 bytes of each
+        (130 * 1024, 2, 4, 1000),  # 4 MB in all
+        (130 * 1024, 2, 2, 60_000),  # seen to its end
     ],
 )
-def test_what_is_small_beside_the_peak_or_seen_to_its_end_gives_no_warning(
-    growth, peak_bytes, samples
+def test_an_evaluation_whose_samples_cannot_meet_or_were_seen_gives_no_warning(
+    each_bytes, met, number, samples
 ):
-    assert memory_that_grows(growth, peak_bytes, evaluation_samples=samples) == []
+    assert evaluation_collects(Growth("eval", each_bytes, met, number), 10 * GIB, samples) is None
+
+
+@pytest.mark.parametrize(
+    "growth",
+    [
+        Growth("train", 512, 2, 1000),
+        Growth("train", 512, 2, None),  # a number a step: full after more steps than trainings have
+        Growth("eval", 512, 2, 1000),
+        Growth("eval", 75 * MIB, 2, 2),  # all of it was seen
+    ],
+)
+def test_what_is_small_beside_the_peak_or_seen_to_its_end_gives_no_warning(growth):
+    room = 512 * LONG_TRAINING + GIB
+    assert memory_that_grows(growth, GIB, GIB + room) is None
