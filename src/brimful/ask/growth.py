@@ -78,15 +78,16 @@ def about_growth(view: CardView, answer: MemoryAnswer) -> Iterator[Diagnostic]:
         before = answer.phases.get(growth.phase, answer.peak).device_bytes
         if growth.more_bytes >= SMALL_SHARE * (before - growth.more_bytes):
             before -= growth.more_bytes  # `at_the_end` has added it
-        line = _made_at(view.trials.trace(nearest), growth)
-        if warning := memory_that_grows(growth, before, view.budget.bytes, line + other):
+        where = _made_at(view.trials.trace(nearest), growth) + other
+        if warning := memory_that_grows(growth, before, view.budget.bytes, where):
             yield warning
         if warning := evaluation_collects(growth, before, samples or None):
             yield warning
 
 
 def _made_at(trace: Trace | None, growth: Growth) -> str:
-    """The line of the script that makes most of what each step leaves; "" where none is known."""
+    """ " at train.py:58": where the script makes most of what each step leaves; "" where that is
+    not known."""
     if trace is None or growth.phase != "train":
         return ""
     alive: dict[int, tuple[str, int]] = {}
@@ -109,4 +110,5 @@ def _made_at(trace: Trace | None, growth: Growth) -> str:
             for line, nbytes in alive.values():
                 held[-1][line] += nbytes
     lines = held[-1] - held[-2] if len(held) > 1 else Counter[str]()
-    return lines.most_common(1)[0][0] if lines else ""
+    line = max(lines, key=lines.__getitem__, default="")
+    return f" at {line}" if line else ""

@@ -66,7 +66,8 @@ class MemoryAnswer:
     alone: PeakEstimate | None = None
     # of the device on the whole card, where that is more than a budget below the card's memory
     unlimited_bytes: int | None = None
-    # what each step or evaluation batch leaves fills the card by the end, at every size
+    # what each step or evaluation batch leaves fills the card by the end; no search for the largest
+    # size counts it
     fills_up: bool = False
 
     @property

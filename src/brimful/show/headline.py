@@ -1,5 +1,6 @@
 """The result in one sentence: the title of a page, the first line on a terminal."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from brimful.outcomes import EXHAUSTED, OUT_OF_MEMORY, OUTCOMES
@@ -52,7 +53,7 @@ _WITHIN = None, "budget", "dataset", "max_batch_size", "loader"
 _TOLD_TO_END = {
     row.exit_code: row.text.capitalize() for row in OUTCOMES.values() if row.told_to_end
 }
-#: What the headline says of a prediction before any number; all else that changes the meaning of
+#: What the headline says of a prediction beside its numbers; all else that changes the meaning of
 #: the numbers stands below it.
 IN_THE_HEADLINE = ("memory-grows", "idle-cards", "no-whole-step", "partial")
 _FITS = {
@@ -92,7 +93,10 @@ def headline(record: Record) -> Headline:
         prediction = record.prediction
         result = of_grid(prediction) if prediction.grid else of_prediction(prediction)
         before = _before_numbers(prediction) + which_sentence(prediction)
-        return replace(result, verdict=before + result.verdict)
+        verdict, growth = result.verdict, _said_of(prediction, ["memory-grows"])
+        # of what fits it may be that it fits for so many steps alone
+        parts = (growth, verdict) if prediction.verdict == Verdict.FITS else (verdict, growth)
+        return replace(result, verdict=before + " ".join(filter(None, parts)))
     if record.audit is not None:
         return of_audit(record.audit)
     return _without_result(record)
@@ -212,9 +216,15 @@ def of_prediction(prediction: Prediction) -> Headline:
 def _before_numbers(prediction: Prediction) -> str:
     """What is to be known before any number. A table of cards says itself which of them do
     nothing."""
-    codes = [code for code in IN_THE_HEADLINE if not (code == "idle-cards" and prediction.which)]
+    said_by_others = ["memory-grows", "idle-cards"] if prediction.which else ["memory-grows"]
+    codes = [code for code in IN_THE_HEADLINE if code not in said_by_others]
+    said = _said_of(prediction, codes)
+    return f"{said} " if said else ""
+
+
+def _said_of(prediction: Prediction, codes: Sequence[str]) -> str:
     warnings = [warning for warning in prediction.warnings if warning.code in codes]
-    return "".join(f"{capitalized(w.problem)}; {w.suggestion}. " for w in warnings)
+    return " ".join(f"{capitalized(w.problem)}; {w.suggestion}." for w in warnings)
 
 
 AT_MOST = 0.03  # of the peak: less at upper bounds is not worth a word (a bench's median is 1 %)

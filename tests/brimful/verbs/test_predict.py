@@ -634,6 +634,15 @@ def test_what_an_evaluation_keeps_by_its_end_is_in_its_peak_and_decides_what_fit
     assert (prediction.largest_batch_size is None) is (prediction.next_command is None) is not fits
 
 
+@pytest.mark.parametrize(("length", "fits"), [(20, True), (125, False)])
+def test_the_verdict_comes_first_unless_what_piles_up_can_change_it(length, fits):
+    growth = {"eval": 75 * MIB, "eval_seen": 2, "eval_length": length}
+    command = ("my-train", "--batch-size", "64")
+    record = work(reporting(growth=growth), predict, command, gpu_memory="4GiB")
+    first = "Each evaluation batch leaves 75.0 MiB more on the card" if fits else "Batch size 64 "
+    assert headline(record).sentence.startswith(first)
+
+
 def test_steps_that_leave_memory_fill_the_card_within_the_epoch_or_later_and_numbers_do_not():
     prediction, (warning,) = growing({"train": 34 * MIB})
     assert prediction.verdict == "does_not_fit" and "full at step" in warning.problem

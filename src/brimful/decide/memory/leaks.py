@@ -17,10 +17,9 @@ PAIR_BYTES = 4  # of a matrix in which each sample meets each: single precision
 LONG_TRAINING = 1_000_000  # steps (assumed): a card that is full later than that is not filled
 JOINED_SHARE = 0.5  # of what was kept: a torch.cat of so much joins it
 _CHANGES = {
-    "train": "keep numbers (loss.item()) or what is on the host (.cpu()), bound a buffer, and "
-    "reset a metric's state at the end of each epoch",
-    "eval": "move what is kept to the host (.cpu(), or Trainer's eval_accumulation_steps), or "
-    "reduce each batch to numbers",
+    "train": "keep numbers (loss.item()) or copies on the host (.cpu()); limit buffers, reset "
+    "metrics each epoch",
+    "eval": "keep numbers or copies on the host (.cpu(); Trainer: eval_accumulation_steps)",
 }
 
 
@@ -107,20 +106,19 @@ def with_growth(peak: PeakEstimate, growth: Growth) -> PeakEstimate:
 
 
 def memory_that_grows(
-    growth: Growth, peak_bytes: int, budget_bytes: int | None = None, made_at: str = ""
+    growth: Growth, peak_bytes: int, budget_bytes: int | None = None, where: str = ""
 ) -> Diagnostic | None:
     """What piles up and when the card is full; None where it is too little to matter.
 
-    `peak_bytes`: of the device, before anything piled up. `made_at`: the line that makes what is
-    kept.
+    `peak_bytes`: of the device, before anything piled up. `where`: words on the line that makes
+    what is kept, and on the trial.
     """
     if not matters(growth, peak_bytes, budget_bytes):
         return None
     trains = growth.phase == "train"
     unit, units = ("step", "steps") if trains else ("batch", "batches")
     each = "each step" if trains else "each evaluation batch"
-    problem = f"{each} leaves {format_bytes(growth.each_bytes)} more on the card"
-    problem += f", {made_at}" * bool(made_at)
+    problem = f"{each} leaves {format_bytes(growth.each_bytes)} more on the card{where}"
     explanation = f"the trial met {counted(growth.met, unit, units)}"
     if growth.kept_bytes is not None:
         whole = "an epoch" if trains else "the evaluation"
