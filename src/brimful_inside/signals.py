@@ -29,6 +29,7 @@ MEANINGS: Dict[int, str] = {
 }
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # those that mean nothing else
 ANNOUNCING = tuple(number for number in MEANINGS if number not in ENDING)
+SHOWN_WITHIN_S = 0.5  # assumed: the system shows the end of a process so soon after its connections
 
 
 @contextlib.contextmanager
@@ -138,7 +139,8 @@ def signal_of_a_worker(error: BaseException) -> int:
     """The signal that ended a loader's worker; 0: none. What its parent meets then depends on the
     moment: torch's error, which may not name it, or a broken connection, which breaks a moment
     before the system shows that its process has ended."""
-    ends = time.monotonic() + (0.5 if isinstance(error, (ConnectionError, EOFError)) else 0.0)
+    breaks = isinstance(error, (ConnectionError, EOFError))
+    ends = time.monotonic() + (SHOWN_WITHIN_S if breaks else 0.0)
     while True:
         for child in multiprocessing.active_children():  # one that has ended shows when it is asked
             child.is_alive()

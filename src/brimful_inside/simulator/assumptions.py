@@ -70,7 +70,7 @@ _Row = Tuple[Event, Any, Optional[_Pick]]
 
 
 def _rows_under(program: Program, assumption: Assumption) -> Optional[List[_Row]]:
-    rows = _rows_of(program.events)
+    rows = _rows_of(program)
     if assumption.skipped:
         return _with_skipped(rows, assumption.skipped)
     if assumption.spare:
@@ -93,10 +93,10 @@ def _rows_under(program: Program, assumption: Assumption) -> Optional[List[_Row]
     return result
 
 
-def _rows_of(events: Sequence[Event]) -> List[_Row]:
+def _rows_of(program: Program) -> List[_Row]:
     rows: List[_Row] = []
     number = 0
-    for event in events:
+    for event in program.events:
         if event[0] == "malloc":
             rows.append((event, number, (number, 1.0)))
             number += 1
