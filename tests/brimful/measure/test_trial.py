@@ -162,11 +162,14 @@ def test_an_interrupt_ends_all_processes_and_gives_a_result(tmp_path):
             time.sleep(0.02)
         os.kill(os.getpid(), signal.SIGINT)
 
+    before = set(psutil.Process().children(recursive=True))  # of other tests' forked trials
     threading.Thread(target=interrupt, daemon=True).start()
     result = run(tmp_path, "import time\nprint('up', flush=True)\ntime.sleep(600)\n")
     assert result.outcome is Outcome.INTERRUPTED
     living = [
-        p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE
+        p
+        for p in set(psutil.Process().children(recursive=True)) - before
+        if p.status() != psutil.STATUS_ZOMBIE
     ]
     assert not [p for p in living if "script.py" in str(p.cmdline())]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, (
