@@ -12,23 +12,27 @@ from brimful.units import MIB
 from brimful.values import Command, Device, Outcome, Trial, TrialKind, TrialResult
 from tests.brimful.end_to_end.helper import environment, script
 
-# : Holds `held` MiB all the time and `peak` MiB more for a moment of each step, in tensors of a few
-# hundred KiB, which malloc
-#: would keep to itself by default.
+#: Holds `held` MiB all the time and `peak` MiB more for a moment of each step, which it
+#: takes with a pause after each MiB: in tensors of 256 KiB, which malloc would keep by default.
 HOLDS = """
 import argparse
+import time
 import torch
 from torch import nn
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--held", type=int)
 parser.add_argument("--peak", type=int)
+parser.add_argument("--pause", type=float)
 args = parser.parse_args()
 kept = [torch.ones(64 * 1024) for _ in range(4 * args.held)]
 model = nn.Linear(8, 8)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(8):
-    passing = [torch.ones(64 * 1024) for _ in range(4 * args.peak)]
+    passing = []
+    for _ in range(args.peak):
+        passing += [torch.ones(64 * 1024) for _ in range(4)]
+        time.sleep(args.pause)
     model(torch.ones(4, 8)).sum().backward()
     del passing
     optimizer.step()
@@ -36,12 +40,16 @@ for _ in range(8):
 
 
 def weigh(
-    tmp_path: Path, monkeypatch, held: int, peak: int, limit: int | None = None
+    tmp_path: Path,
+    monkeypatch,
+    held: int,
+    peak: int,
+    limit: int | None = None,
+    pause_s: float = 0,
 ) -> TrialResult:
     monkeypatch.setenv("OMP_NUM_THREADS", environment(tmp_path)["OMP_NUM_THREADS"])
-    command = Command(
-        (sys.executable, str(script(tmp_path, HOLDS)), "--held", str(held), "--peak", str(peak))
-    )
+    arguments = ["--held", str(held), "--peak", str(peak), "--pause", str(pause_s)]
+    command = Command((sys.executable, str(script(tmp_path, HOLDS)), *arguments))
     record = tmp_path / f"record-{held}-{peak}"
     trial = Trial(
         command,
@@ -65,7 +73,8 @@ def test_a_peak_of_a_few_moments_is_measured_within_a_few_per_cent(tmp_path, mon
 
 def test_a_script_that_takes_more_than_the_budget_is_ended_before_it_has_it(tmp_path, monkeypatch):
     limit = 700 * MIB
-    sample = weigh(tmp_path, monkeypatch, 100, 20_000, limit)
+    # 5 ms for each MiB: a fifth too much takes 0.7 s, however busy the machine.
+    sample = weigh(tmp_path, monkeypatch, 100, 20_000, limit, pause_s=0.005)
     assert sample.outcome is Outcome.OUT_OF_HOST_MEMORY
     held = max(
         n
