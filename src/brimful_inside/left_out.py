@@ -7,7 +7,7 @@ what it would have run is known.
   ends the pass over their loader. An evaluation that drew its second batch ahead of so long a first
   one is over with it (`Evaluations.is_over`), and the trial too.
 - An evaluation in trials at other batch sizes, and between the epochs of one whose batches are as
-  drawn: after one trial of it (`takes_little`), as `brimful/verbs/long_evaluation.py` decides.
+  drawn: after one trial of it (`takes_little`), as `brimful/ask/shown_once.py` decides.
 
 A report says of each what was run, and what that stands for (`wire.LeftOut`).
 """

@@ -87,7 +87,7 @@ class Epochs:
 
     def _run_as_drawn(self, size: int | None, steps: int, **batches: int) -> TrialResult:
         trial = self.trials.trial_at(size, limitless=True)
-        ends = replace(trial.ends, steps=steps - 1, see_eval=self.trials.evaluation_of is None)
+        ends = replace(trial.ends, steps=steps - 1, see_eval=self.trials.shown_whole is None)
         trial = replace(trial, ends=ends, as_drawn=True, time_loader=None, **batches)
         return self.trials.session.run(
             trial, expected_total=len(self.trials.results) + len(self.programs) + 1

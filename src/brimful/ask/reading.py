@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from typing import NamedTuple
 
 from brimful.ask.epochs import Epochs
-from brimful.ask.long_evaluation import training_of
+from brimful.ask.shown_once import training_of
 from brimful.ask.traces import Trials, capacity_bytes
 from brimful.decide.loaders_seen import (
     dataset_length,
@@ -229,7 +229,7 @@ class CardView:
         batch = input_size(result.reports[0]) if by_input else largest_batch(result)
         return Traced(
             outcome=result.outcome,
-            program=training_of(self.joined(size), trials.evaluation_of) if whole else None,
+            program=training_of(self.joined(size), trials.shown_whole) if whole else None,
             dataset_length=dataset_length(result) if in_batches else None,
             failure=None
             if result.outcome is Outcome.COMPLETED

@@ -3,7 +3,6 @@
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 from brimful.ask.axis import first_that_trains
 from brimful.ask.reading import CardView
@@ -19,6 +18,7 @@ from brimful.decide.memory.uneven import (
     MEMORY,
     MOST_RISE,
     SCRIPT,
+    fits_in_all_orders,
     largest_over_an_epoch,
     largest_scaled,
 )
@@ -38,7 +38,7 @@ def search(view: CardView, asked: int | None) -> MemoryConclusion:
     first, multiple_of = first_that_trains(trials, asked)
     trials.asked = asked
     if view.device is trials.device:
-        trials.look_at_the_evaluation()
+        trials.learn_what_is_shown_once()
 
     limits = replace(trials.limits(), over_an_epoch=_largest_by_its_epoch(view, asked, first))
     goal = Goal.NEAR if trials.in_batches and view.may_be_uneven else Goal.TRACED
@@ -59,7 +59,7 @@ def _largest_by_its_epoch(view: CardView, asked: int | None, first: int) -> int 
     assert asked is not None
     view.learn_epochs(asked)
     programs = view.epochs(asked) if asked in view.uneven.drawn else []
-    if all(view.card.fits(partial(view.card.replay, program)) for program in programs):
+    if fits_in_all_orders(view.card, programs):
         return None
     largest = largest_scaled(view.card, asked, programs, 0, asked, view.fixed_sizes)
     return max(first, largest)

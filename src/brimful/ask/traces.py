@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from brimful.ask.long_evaluation import shown_whole
+from brimful.ask.shown_once import first_to_show_whole
 from brimful.decide import loaders_seen
 from brimful.decide.memory.search_traced import FIRST_SIZE, MemoryConclusion
 from brimful.decide.run.settings import BATCH_SIZE
@@ -62,8 +62,8 @@ class Trials:
     others: tuple[tuple[int, int], ...] = ()  # capabilities of other cards they may speak for
     unknown: str = BATCH_SIZE  # the setting that sizes are of
     asked: int | None = None  # the size in question
-    # The trial that showed the evaluation whole, where others end before it (`long_evaluation`).
-    evaluation_of: TrialResult | None = None
+    # The trial that showed what others end before (`shown_once`).
+    shown_whole: TrialResult | None = None
     results: dict[int | None, TrialResult] = field(default_factory=dict)
     _read: dict[int | None, TracesRead] = field(default_factory=dict)
     _fitted: dict[tuple, KernelModel | ScaledKernels | None] = field(default_factory=dict)
@@ -112,10 +112,10 @@ class Trials:
             require_steps(self.session, result)
         return result
 
-    def look_at_the_evaluation(self) -> None:
+    def learn_what_is_shown_once(self) -> None:
         """Before a search begins, whose traces have to be comparable."""
-        if self.evaluation_of is None and self.in_batches and not self.others:
-            self.evaluation_of = shown_whole(self.session.results, self.session.folder)
+        if self.shown_whole is None and self.in_batches and not self.others:
+            self.shown_whole = first_to_show_whole(self.session.results, self.session.folder)
 
     def trial_at(self, size: int | None, limitless: bool = False) -> Trial:
         """What is traced at a size. `limitless`: on a card as large as it needs to be."""
@@ -123,7 +123,7 @@ class Trials:
 
     def _trial(self, command: Command, size: int | None, limitless: bool = False) -> Trial:
         if not self.results:
-            self.look_at_the_evaluation()
+            self.learn_what_is_shown_once()
         return Trial(
             command=command,
             settings=self.settings_at(size),
@@ -133,10 +133,15 @@ class Trials:
             time_loader=None if any(map(trained, self.session.results)) else self.time_loader,
             ends=Ends(
                 steps=self.session.options.steps or 3,
-                see_eval=self.evaluation_of is None or size in (None, self.asked),
+                see_eval=self._is_to_be_whole(size),
             ),
             capacity_bytes=None if limitless else capacity_bytes(self.device),
         )
+
+    def _is_to_be_whole(self, size: int | None) -> bool:
+        """An evaluation is shown at the size in question as well."""
+        shown = self.shown_whole
+        return shown is None or ("eval" in shown.phases and size in (None, self.asked))
 
     def _within_host(self, trial: Trial) -> Trial:
         """The trial with limits of what it may take of this computer."""

@@ -4,9 +4,9 @@ import math
 from collections.abc import Iterator
 
 from brimful.ask.growth import about_growth
-from brimful.ask.long_evaluation import seen_once
 from brimful.ask.reading import CardView, MemoryAnswer
 from brimful.ask.search import search_notes
+from brimful.ask.shown_once import seen_once
 from brimful.ask.traces import Trials
 from brimful.decide.audit.findings import findings
 from brimful.decide.loaders_seen import largest_batch, loaders
@@ -57,7 +57,7 @@ def warnings_of(view: CardView, answer: MemoryAnswer) -> list[Diagnostic]:
         *_about_torch(result),
         *_about_ranks(result),
         *_about_the_trial(result),
-        *([seen_once(view.trials.evaluation_of)] if view.trials.evaluation_of is not None else []),
+        *seen_once(view.trials.shown_whole),
         *about_growth(view, answer),
     ]
 

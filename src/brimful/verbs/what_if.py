@@ -159,7 +159,7 @@ def origins_of(view: CardView, answer: MemoryAnswer) -> Iterator[list[_Origin]]:
         traces, cards = trials.traces(model.fitted_at[0]), model.program.cards
         yield [
             # The model's program may end before the evaluation, which the trace shows
-            # (`ask/long_evaluation.py`).
+            # (`ask/shown_once.py`).
             _Origin(
                 card,
                 list(islice(sizes, len(card.sizes))),
@@ -341,7 +341,7 @@ class _Estimator:
         """
         trials = self.view.trials
         trial = trials.trial_at(batch_size, limitless=True)
-        settings, sees_eval = dict(trial.settings), trials.evaluation_of is None
+        settings, sees_eval = dict(trial.settings), trials.shown_whole is None
         for change in after.changes:
             if change.eval_batch_size is not None:
                 settings["eval_batch_size"], sees_eval = change.eval_batch_size, True

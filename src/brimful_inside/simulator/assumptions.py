@@ -70,16 +70,19 @@ _Row = Tuple[Event, Any, Optional[_Pick]]
 
 
 def _rows_under(program: Program, assumption: Assumption) -> Optional[List[_Row]]:
+    if assumption.skipped or assumption.spare:
+        speaks_of_it = ("scaler",) in program.events
+    else:
+        speaks_of_it = any("convolution" in name for name in program.operations)
+    if not speaks_of_it and not assumption.repeats:
+        return None
     rows = _rows_of(program)
     if assumption.skipped:
         return _with_skipped(rows, assumption.skipped)
     if assumption.spare:
-        spare = (("malloc", "spare", None, 0), "spare", (-1, 1.0))
-        return [spare, *rows] if ("scaler",) in program.events else None
+        return [(("malloc", "spare", None, 0), "spare", (-1, 1.0)), *rows]
     if assumption.repeats:
         return _with_repeats(rows, assumption.repeats)
-    if not any("convolution" in name for name in program.operations):
-        return None
     result: List[_Row] = []
     for event, key, pick in rows:
         beside = ("beside", key)

@@ -66,16 +66,18 @@ class Memory:
     epochs: tuple[Program, ...] = ()  # over an epoch of uneven batches, as long as no size changes
     comes: bool = True  # in an epoch, the program itself
 
-    def replay(self, room: int | None, orders: int | None = None) -> Replayed:
+    def replay(self, room: int | None, orders: int | None = None, assumes: bool = True) -> Replayed:
         """As far as the first program that does not fit. `orders`: how many of the epoch; None:
-        all."""
+        all. `assumes`: all but an epoch under other assumptions as well."""
         left = None if room is None else max(0, room - self.more_bytes)
-        programs = self.epochs[:orders]
+        programs = [(order, False) for order in self.epochs[:orders]]
         if self.comes or not self.epochs:
-            programs = (replace(self.program, sizes=tuple(self.sizes)), *programs)
+            programs.insert(
+                0, (self.program.of_sizes(tuple(self.sizes), self.program.args), assumes)
+            )
         replays: list[Replayed] = []
-        for program in programs:
-            replays.append(self.card.replay(program, left))
+        for program, other_assumptions in programs:
+            replays.append(self.card.replay(program, left, other_assumptions))
             if replays[-1].full is not None:
                 break
         replayed, more = worst_of(replays), self.more_bytes
@@ -94,7 +96,9 @@ class Memory:
     @cached_property
     def device_bytes(self) -> int:
         """The peak that the card shows; of an epoch in the script's own order."""
-        return self.card.device_bytes(self.card.shown(partial(self.replay, orders=1)).peak)
+        return self.card.device_bytes(
+            self.card.shown(partial(self.replay, orders=1, assumes=False)).peak
+        )
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -104,7 +108,7 @@ class Memory:
     @cached_property
     def phase(self) -> str:
         """In which most is allocated."""
-        phases = self.card.shown(self.replay).phases
+        phases = self.card.shown(partial(self.replay, assumes=False)).phases
         return max(phases, key=lambda name: phases[name].allocated, default=FIRST_PHASE)
 
     def resized(self, resize: Resize) -> "Memory":

@@ -362,7 +362,7 @@ def largest_over_an_epoch(
         programs = yield size
         if not programs and size > largest:
             bad, failed, ended_by = size, 2, SCRIPT
-        elif all(card.fits(partial(card.replay, program)) for program in programs):
+        elif fits_in_all_orders(card, programs):
             good, failed, known = size, 0, (size, programs)
         else:
             bad, failed, known, ended_by = size, failed + 1, (size, programs), MEMORY
@@ -392,13 +392,38 @@ def largest_scaled(
     bad: int,
     fixed: frozenset[int],
 ) -> int:
-    """The largest batch size from `good` to below `bad` whose epoch fits, by those at a size."""
+    """The largest batch size from `good` to below `bad` whose epoch fits, by those at a size: one
+    order as modelled says about where, all of them under all assumptions say how far below."""
+    orders = programs[:ORDERS]
+    if card.sure_bytes < 0 or not orders:
+        return good if orders else bad - 1
+    worst = _worst_order(card, orders)
+
+    def runs_out(wanted: int) -> bool:
+        (order,) = scaled([worst], size, wanted, fixed)
+        return card.replay(order, card.sure_bytes, assumes=False).full is not None
 
     def is_too_much(wanted: int) -> bool:
-        there = scaled(programs[:ORDERS], size, wanted, fixed)
-        return not all(card.fits(partial(card.replay, program)) for program in there)
+        return not fits_in_all_orders(card, scaled(orders, size, wanted, fixed))
 
-    return good + bisect_left(range(good + 1, bad), True, key=is_too_much)
+    edge = good + bisect_left(range(good + 1, bad), True, key=runs_out)
+    above, step = edge + 1, max(1, least_step(edge) // 3)
+    while edge > good and is_too_much(edge):
+        above, edge, step = edge, max(good, edge - step), 2 * step
+    between = range(edge + 1, above, max(1, least_step(edge) // 3))
+    at = bisect_left(between, True, key=is_too_much)
+    return between[at - 1] if at else edge
+
+
+def fits_in_all_orders(card: Card, programs: Sequence[Program]) -> bool:
+    """Whether an epoch fits in every order, and in that which reserves most under all assumptions:
+    orders differ by more than assumptions make of each."""
+    plain = all(card.fits(partial(card.replay, order, assumes=False)) for order in programs)
+    return plain and (not programs or card.fits(partial(card.replay, _worst_order(card, programs))))
+
+
+def _worst_order(card: Card, programs: Sequence[Program]) -> Program:
+    return max(programs, key=lambda order: card.replay(order, None, False).peak.reserved)
 
 
 @uncollected()

@@ -69,9 +69,8 @@ class ScanCache:
         if result.trial is not None:
             return result, {}
         if repeats(result, dataset):
-            result = (
-                by_collated(result, dataset.__getitem__, collate) if collate is not None else result
-            )
+            if collate is not None:
+                result = by_collated(result, dataset, collate)
             if (
                 result.extremes or not result.collated
             ):  # samples of equal sizes do not show that they are the same ones

@@ -151,3 +151,39 @@ def test_a_trace_too_large_to_be_kept_is_read_for_what_it_shows_and_not_for_each
     often = Counter(read)
     assert [often[f"trial-{number:03}"] for number in (1, 2, 3)] == [3, 2, 1]
     assert len(often) == len(world.launched) == 3
+
+
+@dataclass
+class StepsOn(World):
+    """A script without a loader: each trial in search of an evaluation makes 20 more steps, and
+    `late` takes as much more in the last of them."""
+
+    linear: int = 100 * MIB
+    late: int = 0
+
+    def rows(self, size: int) -> list[Row]:
+        rows: list[Row] = [Malloc(1, self.fixed, "aten.randn"), Phase("train")]
+        for step in range(1, 25 if self.sees else 5):
+            more = self.late if step == 24 else 0
+            nbytes = self.linear * size + more
+            rows += [Malloc(10 * step, nbytes, "aten.mm"), Free(10 * step), Step(step)]
+        return rows
+
+    def _imaginary(self, trial, size, folder):
+        self.sees = trial.ends.see_eval
+        result = super()._imaginary(trial, size, folder)
+        return replace(result, phases={"train": result.phases["train"]} if result.phases else {})
+
+
+def test_steps_that_repeat_in_search_of_an_evaluation_are_made_in_the_first_trial_alone():
+    world = StepsOn()
+    answer = found(world)
+    assert [trial.ends.see_eval for trial in world.launched] == [True, False, False]
+    assert answer.exact and not any("evaluation" in note.code for note in answer.warnings)
+    assert answer.largest_batch_size == found(World(linear=100 * MIB)).largest_batch_size
+
+
+def test_a_late_step_that_takes_more_is_made_in_every_trial():
+    world = StepsOn(late=GIB)
+    found(world)
+    assert all(trial.ends.see_eval for trial in world.launched)
