@@ -440,7 +440,9 @@ class Report:
     alike: List[List[int]] = field(default_factory=list)
     # Imaginary: leaks. "train": bytes that each step leaves on the card; "eval": bytes that each
     # batch of an evaluation leaves, which gave "eval_seen" batches of "eval_length" (absent where
-    # not known). What does not grow is absent.
+    # not known). "cycles": bytes that each step leaves in reference cycles, most of it by the
+    # allocation of number "cycles_made" in the trace, of at most "cycles_alive" steps at once
+    # (absent: nothing collects them). What does not grow is absent.
     growth: Dict[str, int] = field(default_factory=dict)
     counters: Optional[RunCounters] = None  # of a whole run
     # in audits: lines of the script that wait for a value of a card

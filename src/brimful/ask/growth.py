@@ -92,23 +92,31 @@ def _made_at(trace: Trace | None, growth: Growth) -> str:
         return ""
     alive: dict[int, tuple[str, int]] = {}
     held: list[Counter[str]] = []  # bytes by line, at the end of each step
+    for row, line in _with_lines(trace):
+        if isinstance(row, Malloc):
+            if row.id == growth.made:
+                return f" at {line}" if line else ""
+            alive[row.id] = line, row.nbytes
+        elif isinstance(row, Free | Retire | Ready):
+            alive.pop(row.id, None)
+        elif isinstance(row, Step):
+            held.append(Counter())
+            for where, nbytes in alive.values():
+                held[-1][where] += nbytes
+    lines = held[-1] - held[-2] if len(held) > 1 else Counter[str]()
+    line = max(lines, key=lines.__getitem__, default="")
+    return f" at {line}" if line else ""
+
+
+def _with_lines(trace: Trace) -> Iterator[tuple[object, str]]:
+    """The rows and notes in their order, each with the line of the script that was at work."""
     sites: dict[int, str] = {}
     where = ""
     rows = [(number, 1, row) for number, row in enumerate(trace.rows)]
     notes = [(number, 0, note) for number, note in trace.notes]
     for _, _, row in sorted([*notes, *rows], key=itemgetter(0, 1)):
-        if isinstance(row, Malloc):
-            alive[row.id] = where, row.nbytes
-        elif isinstance(row, Free | Retire | Ready):
-            alive.pop(row.id, None)
-        elif isinstance(row, Site):
+        if isinstance(row, Site):
             sites[row.number] = row.where.split(": ")[0]
         elif isinstance(row, At):
             where = sites[row.number]
-        elif isinstance(row, Step):
-            held.append(Counter())
-            for line, nbytes in alive.values():
-                held[-1][line] += nbytes
-    lines = held[-1] - held[-2] if len(held) > 1 else Counter[str]()
-    line = max(lines, key=lines.__getitem__, default="")
-    return f" at {line}" if line else ""
+        yield row, where

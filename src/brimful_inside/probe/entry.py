@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import atexit
 import functools
-import gc
 import os
 import signal
 import sys
@@ -26,6 +25,7 @@ from brimful_inside.probe.context import (
 )
 from brimful_inside.probe.import_hooks import import_hooks
 from brimful_inside.probe.process.shared_imports import serve, take_over, take_streams
+from brimful_inside.simulator.garbage import collect_seldom
 from brimful_inside.wire import (
     SHARED_IMPORTS_VARIABLE,
     TRIAL_CONFIG_VARIABLE,
@@ -34,10 +34,6 @@ from brimful_inside.wire import (
 )
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
-# Before the card is used, when no cycle holds memory of it: while TRL is imported Python's own 700,
-# 10, 10 collect 1,492 times and take 1.5 of 9 s, these 9 times and 0.4 s (measured, two busy cores
-# of an AMD EPYC, 2026-11-23).
-_COLLECTIONS = 100_000, 50, 1000
 
 
 def start() -> None:
@@ -71,7 +67,7 @@ def start() -> None:
         lambda module: patch(module.BaseProcess, "_bootstrap", _child_begins),
     )
     if config.device == "imaginary":
-        gc.set_threshold(*_COLLECTIONS)
+        collect_seldom()
     # The objects of torch are on no card yet: an imaginary card may keep the garbage collector away
     # from them for good.
     import_hooks.load_quietly("torch", freeze=config.device == "imaginary")

@@ -157,7 +157,7 @@ def report_of(probe: Any, ended: str, waits: bool = True) -> Report:
         wrote=list(overlay.written) if overlay is not None else [],
         places=_places(probe) if over else [],
         first_step_unix_s=probe.first_step_unix_s,
-        growth=probe.leaks.read(),
+        growth={**probe.leaks.read(), **probe.device.in_cycles(_gradients(probe))},
         counters=probe.reporting.counters(),
         device_reads=probe.audited.reads(),
         precision=probe.audited.precision(),
@@ -190,6 +190,12 @@ def minimal_report(probe: Any, ended: str) -> Report:
         trace_file=probe.device.trace_file,
         notes=list(probe.context.notes),
     )
+
+
+def _gradients(probe: Any) -> int:
+    """Tensors that the pace-setting optimizer steps."""
+    groups = probe.steps.pace.groups if probe.steps.pace is not None else []
+    return sum(len(group["params"]) for group in groups)
 
 
 def device_label(probe: Any) -> str:

@@ -654,6 +654,18 @@ def test_steps_that_leave_memory_fill_the_card_within_the_epoch_or_later_and_num
     assert not growing({})[1]
 
 
+def test_cycles_that_python_collects_raise_the_peak_and_the_high_end_of_its_interval():
+    bare = predicted(World(), "64").peak
+    growth = {"cycles": 40 * MIB, "cycles_made": 0, "cycles_alive": 5}
+    prediction, warnings = growing(growth)
+    low, high = prediction.peak.device_interval_bytes
+    assert not warnings and "memory-in-cycles" in [w.code for w in prediction.warnings]
+    assert prediction.peak.device_bytes == bare.device_bytes + 4 * 40 * MIB
+    assert (low, high - 4 * 40 * MIB) == bare.device_interval_bytes
+    prediction, warnings = growing({**growth, "cycles_alive": 100_000})
+    assert warnings and prediction.verdict == "does_not_fit"
+
+
 def test_a_batch_above_the_data_set_that_the_script_itself_asks_for_is_said_first():
     """By a preset, say: the command has no batch size, and the loader's is the data set's."""
 

@@ -19,19 +19,27 @@ JOINED_SHARE = 0.5  # of what was kept: a torch.cat of so much joins it
 _CHANGES = {
     "train": "keep numbers (loss.item()) or copies on the host (.cpu()); limit buffers, reset "
     "metrics each epoch",
+    "cycles": "break the cycle (a weakref, or del of what closes it), or gc.collect() now and then",
     "eval": "keep numbers or copies on the host (.cpu(); Trainer: eval_accumulation_steps)",
 }
 
 
 @dataclass(frozen=True)
 class Growth:
-    """Memory that each step, or each batch of an evaluation, leaves on the card."""
+    """Memory that each step, or each batch of an evaluation, leaves on the card. What is left in
+    cycles was freed at each step of the trial."""
 
     phase: str  # "train" or "eval"
     each_bytes: int
     met: int  # steps or batches of the trial
     number: float | None  # of an epoch or of a whole evaluation; the last batch counts as a part
     is_joined: bool = False  # all that is kept is copied into one tensor, beside the old ones
+    made: int | None = None  # what is in cycles: the largest allocation's number in the trace
+    collected: bool = False  # after `number` steps, at the latest
+
+    @property
+    def in_cycles(self) -> bool:
+        return self.made is not None
 
     @property
     def kept_bytes(self) -> int | None:
@@ -60,6 +68,12 @@ def growths(
     result = []
     if growth.get("train"):
         result.append(Growth("train", growth["train"], *steps))
+    if each := growth.get("cycles", 0):
+        numbers = [n for n in (growth.get("cycles_alive"), steps[1]) if n is not None]
+        number = min(numbers, default=None)
+        collected = number is not None and number == growth.get("cycles_alive")
+        made = growth["cycles_made"]
+        result.append(Growth("train", each, 1, number, made=made, collected=collected))
     if each := growth.get("eval", 0):
         met, length = growth["eval_seen"], growth.get("eval_length")
         number = length if evaluation_batches is None else evaluation_batches
@@ -88,7 +102,7 @@ def matters(growth: Growth, peak_bytes: int, budget_bytes: int | None = None) ->
     long training."""
     if growth.more_bytes >= SMALL_SHARE * peak_bytes:
         return True
-    ends = growth.phase == "eval" and growth.number is not None
+    ends = growth.collected or (growth.phase == "eval" and growth.number is not None)
     room = max(peak_bytes, (budget_bytes or 0) - peak_bytes)
     return not ends and growth.last_unit(room) <= LONG_TRAINING
 
@@ -101,7 +115,8 @@ def with_growth(peak: PeakEstimate, growth: Growth) -> PeakEstimate:
         allocated_bytes=peak.allocated_bytes + more,
         reserved_bytes=peak.reserved_bytes + more,
         device_bytes=peak.device_bytes + more,
-        device_interval_bytes=(low + more, high + more),
+        # Python may collect before that
+        device_interval_bytes=(low + (0 if growth.collected else more), high + more),
     )
 
 
@@ -111,33 +126,47 @@ def memory_that_grows(
     """What piles up and when the card is full; None where it is too little to matter.
 
     `peak_bytes`: of the device, before anything piled up. `where`: words on the line that makes
-    what is kept, and on the trial.
+    what is kept, and on the trial. What is collected before the card is full has a code of its
+    own.
     """
     if not matters(growth, peak_bytes, budget_bytes):
         return None
     trains = growth.phase == "train"
     unit, units = ("step", "steps") if trains else ("batch", "batches")
     each = "each step" if trains else "each evaluation batch"
-    problem = f"{each} leaves {format_bytes(growth.each_bytes)} more on the card{where}"
+    problem = f"{each} leaves {format_bytes(growth.each_bytes)} more on the card"
+    problem += " in reference cycles" * growth.in_cycles + where
     explanation = f"the trial met {counted(growth.met, unit, units)}"
+    if growth.in_cycles:
+        explanation = "the trial collected them after each step"
+        if not growth.collected:
+            problem += ", which Python does not collect"
     if growth.kept_bytes is not None:
         whole = "an epoch" if trains else "the evaluation"
         kept = f"{whole} keeps {format_bytes(growth.kept_bytes)}"
+        if growth.collected:
+            kept = f"{format_bytes(growth.kept_bytes)} before they are collected"
+            explanation += f", the script's own run after {growth.number:,.0f} at the latest"
+        else:
+            explanation += f" of {growth.number:,.0f}"
         if growth.is_joined:
             kept += f", and {format_bytes(2 * growth.kept_bytes)} are there while they are joined"
         problem += f": {kept}"
-        explanation += f" of {growth.number:,.0f}; the predicted peak counts all of them"
+        explanation += "; the predicted peak counts all of them"
     else:
         explanation += "; the predicted peak counts no more"
+    code = "memory-in-cycles" if growth.collected else "memory-grows"
     room = None if budget_bytes is None else budget_bytes - peak_bytes
     if room is not None and room > 0 and (trains or growth.number is None):
         last = growth.last_unit(room)
-        if last <= LONG_TRAINING:
+        if last <= (growth.number if growth.collected and growth.number else LONG_TRAINING):
             at = f"{unit} {last:,}"
             if growth.number is not None and last > growth.number:
                 at += f" (epoch {int(last / growth.number) + 1:,})"
             problem += f"; the card is full at {at} unless it is freed"
-    return Diagnostic("memory-grows", problem, explanation, _CHANGES[growth.phase])
+            code = "memory-grows"
+    change = _CHANGES["cycles" if growth.in_cycles else growth.phase]
+    return Diagnostic(code, problem, explanation, change)
 
 
 def evaluation_collects(growth: Growth, peak_bytes: int, samples: int | None) -> Diagnostic | None:

@@ -86,7 +86,7 @@ class Cards:
     def step(self, number: int, counts: bool = True) -> None:
         """The `number`-th optimizer step is complete. `counts`: it shows how long a step takes."""
         self.stretch_ends()
-        self._garbage.poll()
+        self._garbage.step(self, counts)
         for clock in self.clocks:
             clock.step(counts)
         self.note(Step(number))

@@ -80,6 +80,10 @@ class DeviceMeter:
         """
         return None
 
+    def in_cycles(self, gradients: int) -> Dict[str, int]:
+        """What each step leaves in reference cycles (imaginary.state.garbage.Garbage.read)."""
+        return {}
+
     def operations(self) -> int:
         """On imaginary cards so far; 0 elsewhere."""
         return 0
@@ -160,6 +164,9 @@ class ImaginaryMeter(DeviceMeter):
         if settle:
             self._gpu.garbage.poll()
         return max(ledger.allocator.kept_bytes() for ledger in self._gpu.ledgers)
+
+    def in_cycles(self, gradients: int) -> Dict[str, int]:
+        return self._gpu.garbage.read(gradients)
 
     def operations(self) -> int:
         return sum(ledger.work.launches for ledger in self._gpu.ledgers)

@@ -40,6 +40,35 @@ def test_growth_says_what_it_comes_to_or_when_the_card_is_full(growth, text):
     assert re.search(text, advice.problem), advice.problem
 
 
+CYCLES = {"cycles": 8 * MIB, "cycles_made": 7}
+
+
+@pytest.mark.parametrize(
+    ("more", "steps", "budget", "code", "text", "more_bytes"),
+    [
+        ({}, None, 2 * GIB, "memory-grows", "does not collect; the card is full at step 129 ", 0),
+        ({}, 100, 2 * GIB, "memory-grows", "an epoch keeps 800 MiB", 99 * 8 * MIB),
+        (
+            {"cycles_alive": 50},
+            None,
+            2 * GIB,
+            "memory-in-cycles",
+            "400 MiB before they are coll",
+            49,
+        ),
+        ({"cycles_alive": 50}, 20, 2 * GIB, "memory-grows", "an epoch keeps 160 MiB", 19 * 8 * MIB),
+        ({"cycles_alive": 500}, None, 2 * GIB, "memory-grows", "full at step 129 unless", 499),
+    ],
+    ids=["off", "off, an epoch", "collected", "a short epoch", "collected too late"],
+)
+def test_cycles_are_kept_until_they_are_collected(more, steps, budget, code, text, more_bytes):
+    (growth,) = growths({**CYCLES, **more}, (4, steps))
+    advice = memory_that_grows(growth, GIB, budget)
+    assert advice is not None and advice.code == code
+    assert "in reference cycles" in advice.problem and text in advice.problem
+    assert growth.more_bytes in (more_bytes, more_bytes * 8 * MIB)
+
+
 def test_what_the_end_of_an_evaluation_holds_counts_the_batches_not_met():
     assert EVALUATION.more_bytes == 123 * 75 * MIB
     assert Growth("eval", 75 * MIB, 2, 62.5, True).more_bytes == 121 * 75 * MIB

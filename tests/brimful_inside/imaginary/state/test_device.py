@@ -74,7 +74,7 @@ def test_cycles_die_at_steps_and_those_from_before_the_card_was_used_when_the_sc
     holder = early if was_there_before else SimpleNamespace()
     holder.itself, holder.tensor = holder, torch.zeros(1000, device="cuda")
     del early, holder
-    assert not gc.isenabled() and torch.cuda.memory_allocated() == 4096
+    assert gc.isenabled() and torch.cuda.memory_allocated() == 4096
     gpu.cards.step(1)
     assert torch.cuda.memory_allocated() == (4096 if was_there_before else 0)
     assert gc.collect() > 0 and torch.cuda.memory_allocated() == 0
