@@ -106,12 +106,13 @@ def foreign_imports(folder: Path, allowed: set[str]) -> set[str]:
         f"{path.relative_to(SOURCE)}: {name}"
         for path in folder.rglob("*.py")
         for name in imported_names(path.read_text(encoding="utf-8"))
-        if not (folder == SOURCE / "brimful" and "integrations" in path.parts)
+        if not (folder == SOURCE / "brimful" and WITH_EXTRAS & {*path.parts})
         if name.split(".")[0] not in sys.stdlib_module_names
         and not any(f"{name}.".startswith(f"{package}.") for package in allowed)
     }
 
 
+WITH_EXTRAS = {"integrations", "mcp_server.py"}  # what they import comes with an extra
 TOOL = {"psutil", "pynvml", "rich", "cyclopts", "msgspec", "altair", "vl_convert"}
 TOOL |= {"jinja2", "markupsafe"}  # which jinja2 stands on
 TOOL |= {"brimful", "brimful_inside"}
@@ -123,6 +124,7 @@ TOOL |= {"brimful", "brimful_inside"}
         ("brimful_inside/simulator", {"brimful_inside.simulator"}),
         ("brimful_inside", {"brimful_inside", "torch"}),
         ("brimful", TOOL),
+        ("brimful/cli", TOOL | {"anyio", "mcp"}),
         ("brimful/integrations", TOOL | {"pytest", "torch", "lightning", "transformers"}),
         ("brimful_train", TOOL | {"torch", "numpy", "safetensors", "brimful_train"}),
     ],

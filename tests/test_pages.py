@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FOLDERS_OF_PAGES = ("*.md", "docs/**/*.md", "recipes/*/README.md", "examples/*/README.md")
+FOLDERS_OF_PAGES = (
+    "*.md",
+    "docs/**/*.md",
+    "recipes/*/README.md",
+    "examples/*/README.md",
+    "skills/*/*.md",
+)
 PAGES = sorted(path for pattern in FOLDERS_OF_PAGES for path in ROOT.glob(pattern))
 ARCHITECTURE = ROOT / "docs" / "developers" / "architecture.md"
 DECISIONS = ROOT / "docs" / "developers" / "decisions"

@@ -20,6 +20,7 @@ from brimful.cli.check import check
 from brimful.cli.compare import compare
 from brimful.cli.doctor import HOST_POLICY, doctor
 from brimful.cli.gpus import gpus
+from brimful.cli.mcp import mcp
 from brimful.cli.monitor import monitor
 from brimful.cli.parse import parse
 from brimful.cli.predict import predict
@@ -44,6 +45,7 @@ VERBS: tuple[tuple[Callable[..., int], str, str], ...] = (
     (report, "[RECORD] [OPTIONS]", ""),
     (gpus, "[OPTIONS]", ""),
     (doctor, "[OPTIONS] [-- COMMAND...]", HOST_POLICY),
+    (mcp, "", ""),
 )
 
 
