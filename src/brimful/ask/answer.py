@@ -2,6 +2,8 @@
 fits, and what other sizes mean.
 """
 
+from collections.abc import Callable
+
 from brimful import command as commands
 from brimful.ask.growth import at_the_end
 from brimful.ask.reading import CardView, MemoryAnswer, Replayers
@@ -60,21 +62,29 @@ def asked_about(trials: Trials, began: Start, noted: list[Diagnostic]) -> tuple[
     return False, None
 
 
-def find(view: CardView, began: Start, noted: list[Diagnostic]) -> MemoryAnswer:
+def find(
+    view: CardView,
+    began: Start,
+    noted: list[Diagnostic],
+    first: Callable[[MemoryAnswer], None] = lambda answer: None,
+) -> MemoryAnswer:
     """The answer for one card; what is known by then, where the work was told to stop. Raises what
-    told it where nothing is known."""
+    told it where nothing is known. `first` is called with what its own trial says of the batch size
+    that was asked for, while others are still to come."""
     with UntilStopped() as work:
         view.question = view.question or asked_about(view.trials, began, noted)
         # of a size that was asked about no card's largest is looked for before it is the first
         view.is_read = bool(view.trials.others) and view.question[1] is not None
-        return by_search(view)
+        return by_search(view, first)
     assert work.stop is not None
     return so_far(view, view.question[1] if view.question else began.asked, work.stop, noted)
 
 
-def by_search(view: CardView) -> MemoryAnswer:
+def by_search(
+    view: CardView, first: Callable[[MemoryAnswer], None] = lambda answer: None
+) -> MemoryAnswer:
     """The peak at the requested batch size, else at the largest that fits; of a command that has no
-    place for one its own.
+    place for one its own. `first` as in `find`.
     """
     assert view.question is not None
     has_a_place, asked = view.question
@@ -82,7 +92,12 @@ def by_search(view: CardView) -> MemoryAnswer:
         replayers_of_trial(view, None)
         view.learn_epochs(None)
         return answer_at(view, None, view.traced_replayers(None))
-    trials, conclusion = view.trials, search(view, asked)
+
+    def seen(size: int) -> None:
+        if size == asked and size in view.trials.completed():
+            first(answer_at(view, size, view.traced_replayers(size)))
+
+    trials, conclusion = view.trials, search(view, asked, seen)
     estimate, largest = conclusion.estimate, conclusion.estimate.largest_batch_size
     if estimate.ignores_batch_size and not trials.in_batches:
         raise _changes_nothing(trials)

@@ -1,14 +1,14 @@
 """The search for the largest size on one card, over an epoch where batches are uneven."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from brimful.ask.axis import first_that_trains
 from brimful.ask.reading import CardView
 from brimful.command import fill
 from brimful.decide.memory.bracket import run_search, upper_limit
-from brimful.decide.memory.known_traces import MOST_TRACES
+from brimful.decide.memory.known_traces import MOST_TRACES, Traced
 from brimful.decide.memory.search_traced import (
     Goal,
     MemoryConclusion,
@@ -29,8 +29,10 @@ from brimful.values import Diagnostic, Outcome
 from brimful_inside.simulator.program import Program
 
 
-def search(view: CardView, asked: int | None) -> MemoryConclusion:
-    """The largest size for the command, by few traces.
+def search(
+    view: CardView, asked: int | None, seen: Callable[[int], None] = lambda size: None
+) -> MemoryConclusion:
+    """The largest size for the command, by few traces; `seen` is called after each of them.
 
     Raises the errors of a command that does not train.
     """
@@ -46,7 +48,13 @@ def search(view: CardView, asked: int | None) -> MemoryConclusion:
     steps = search_largest(
         view.card, limits, first, multiple_of, view.begins_with, trials.unknown, asked, goal
     )
-    conclusion = run_search(steps, view.traced)
+
+    def traced(size: int) -> Traced:
+        result = view.traced(size)
+        seen(size)
+        return result
+
+    conclusion = run_search(steps, traced)
     view.conclusion = conclusion = _over_an_epoch(view, conclusion)
     return conclusion
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import BinaryIO, TextIO
 
+from rich.console import Group
 from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
@@ -17,6 +18,7 @@ from rich.text import Text
 from brimful import masking
 from brimful.outcomes import OUTCOMES
 from brimful.show.console import make_console
+from brimful.show.headline import of_prediction
 from brimful.show.run_sections import kind_text
 from brimful.show.text import (
     bytes_text,
@@ -28,7 +30,15 @@ from brimful.show.text import (
     worst_memory,
 )
 from brimful.units import counted, printable
-from brimful.values import Attempt, EffectiveSetting, Heartbeat, Outcome, Trial, TrialResult
+from brimful.values import (
+    Attempt,
+    EffectiveSetting,
+    Heartbeat,
+    Outcome,
+    Prediction,
+    Trial,
+    TrialResult,
+)
 from brimful.watcher import Watcher
 from brimful_inside import wire
 
@@ -43,14 +53,17 @@ FIRST_S, SHARE, LONGEST_S = 5.0, 0.05, 600.0
 REDRAWS_PER_S = 4
 
 
-def _live_line(stream: TextIO, line: Callable[[], str]) -> Live:
-    """One line that rich redraws below everything else on a terminal."""
+def _live_line(
+    stream: TextIO, line: Callable[[], str], above: Callable[[], str] = lambda: ""
+) -> Live:
+    """One line that rich redraws below everything else on a terminal, and what stands above it."""
     spinner = Spinner("dots")
 
-    def draw() -> Text | Spinner:
-        text = line()
+    def draw() -> Group:
+        text, standing = line(), above()
         spinner.update(text=Text(text, overflow="ellipsis", no_wrap=True))
-        return spinner if text else Text("")
+        rows = ([Text(standing, "bold")] if standing else []) + ([spinner] if text else [])
+        return Group(*(rows or [Text("")]))
 
     return Live(
         get_renderable=draw,
@@ -78,7 +91,8 @@ class Progress(Watcher):
         self._started = self._last_line = clock()
         self._newest: wire.Progress | None = None
         self._said_no_step = False
-        self._live = _live_line(stream, self.line) if is_terminal else None
+        self._so_far = ""
+        self._live = _live_line(stream, self.line, lambda: self._so_far) if is_terminal else None
 
     def __enter__(self) -> "Progress":
         if self._live is not None:
@@ -91,7 +105,7 @@ class Progress(Watcher):
         error: BaseException | None,
         where: TracebackType | None,
     ) -> None:
-        self._trial = None
+        self._trial, self._so_far = None, ""
         if self._live is not None:
             self._live.stop()
 
@@ -118,6 +132,14 @@ class Progress(Watcher):
         self._trial = None
         if self._live is None:
             self.message(trial_line(self._number, result))
+
+    def predicted_so_far(self, prediction: Prediction) -> None:
+        """What one trial says, on a terminal until the whole answer stands there."""
+        so_far = f"By one trial: {of_prediction(prediction).verdict}"
+        if self._live is None:
+            self.message(so_far)
+        else:
+            self._so_far = masking.text(so_far)
 
     def message(self, text: str) -> None:
         """A sentence that stays."""

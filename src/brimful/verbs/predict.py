@@ -154,7 +154,11 @@ def _answered(
     timed, settings = timed_batch(began), began.other_values()
     view = view_of(session, began, settings, time_loader=timed, unknown=began.sets[0])
     session.limits_the_whole = True
-    return view, find(view, began, noted), ()
+
+    def tell(answer: MemoryAnswer) -> None:
+        session.options.watcher.predicted_so_far(_prediction(view, answer, None, noted))
+
+    return view, find(view, began, noted, tell), ()
 
 
 def _require_card(request: CardRequest) -> None:

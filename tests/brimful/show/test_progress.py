@@ -129,6 +129,28 @@ def test_on_a_terminal_one_line_is_redrawn_and_none_stays(
     assert "completed" not in written
 
 
+def test_what_one_trial_says_stands_on_a_terminal_until_the_answer_and_is_a_line_elsewhere() -> (
+    None
+):
+    prediction, sample = product.predict_fits().prediction, result(512, TrialKind.MEMORY)
+    assert prediction is not None
+    progress, stream, _ = off_terminal()
+    with progress:
+        progress.predicted_so_far(prediction)
+    (line,) = stream.getvalue().splitlines()
+    assert line.startswith("By one trial: Batch size") and " fits " in line
+    terminal = io.StringIO()
+    with Progress(terminal, is_terminal=True, clock=Clock()) as progress:
+        progress.trial_started(sample.trial, 3, 3)
+        progress.predicted_so_far(prediction)
+        assert progress._live is not None
+        progress._live.refresh()
+        text = terminal.getvalue()
+        assert "By one trial: Batch size" in plain(text) and "trial 3 of" in plain(text)
+    erased = terminal.getvalue()[len(text) :]
+    assert "\x1b[2K" in erased, "what stood there is gone before the answer comes"
+
+
 def test_an_exception_passes_through_and_leaves_the_terminal_as_it_was() -> None:
     stream = io.StringIO()
     with pytest.raises(KeyboardInterrupt), Progress(stream, is_terminal=True) as progress:

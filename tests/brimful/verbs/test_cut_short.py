@@ -189,7 +189,7 @@ def test_an_interrupt_after_the_last_trial_leaves_the_answer(monkeypatch, stage,
 
     def once(*arguments, **more):
         calls.append(stage)
-        if len(calls) == 1:
+        if len(calls) == (2 if stage == "speed_of" else 1):  # the first is of what stood so far
             raise by
         return real(*arguments, **more)
 

@@ -22,6 +22,7 @@ from brimful.show.sections import sections
 from brimful.show.text import limited_text
 from brimful.units import format_duration
 from brimful.values import Failure, Outcome, Source
+from brimful.watcher import Watcher
 from brimful_inside.simulator.roofline import Kernel
 from brimful_inside.simulator.trace import Free, Malloc
 from brimful_inside.wire import LoadingSpeed
@@ -712,3 +713,16 @@ def test_the_largest_size_has_the_memory_of_its_epoch_where_no_trace_of_the_larg
     (row,) = [row for row in prediction.sizes if row.batch_size == largest]
     assert row.fits and row.traced and not row.is_least
     assert 3 * GIB < row.peak_bytes.value <= 4 * GIB and row.allocated_bytes > 2 * GIB
+
+
+def test_the_size_that_was_asked_for_is_answered_before_the_largest_is_known(monkeypatch):
+    said, world = [], World()
+    tell = lambda _, answer: said.append((answer, len(world.launched)))  # noqa: E731
+    monkeypatch.setattr(Watcher, "predicted_so_far", tell)
+    whole = work(world, predict, ("my-train", "--batch-size", "100"), gpu_memory="4GiB").prediction
+    ((so_far, trials),) = said
+    assert (so_far.verdict, so_far.peak) == (whole.verdict, whole.peak)
+    assert so_far.largest_batch_size is None and whole.largest_batch_size
+    assert trials == 2 < len(world.launched)
+    work(World(), predict, gpu_memory="4GiB")
+    assert len(said) == 1, "nobody asked for a size"
