@@ -1,11 +1,15 @@
-"""The wheel alone, in an empty environment, predicts a script whose own environment has torch."""
+"""What is published: the archives' contents, and the wheel alone, in an empty environment of each
+Python that is here, which predicts a script whose own environment has torch.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -14,40 +18,71 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "examples" / "gpt" / "train.py"
 SMALL = ("--layers", "1", "--width", "64", "--context", "32", "--words", "100")
+PACKAGES = {"brimful", "brimful_inside", "brimful_train"}
+PLAIN_FILES = {"README.md", "CHANGELOG.md", "LICENSE", "pyproject.toml", "PKG-INFO", ".gitignore"}
 NOT_THERE = ("torch", "numpy", "safetensors", "recipes")
 
 
-def output_of(*argv: str | Path, folder: Path) -> str:
+def output_of(*argv: str | Path, folder: Path, **variables: str) -> str:
     """What a command printed; it sees no package of this process; its records go to `folder`."""
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     done = subprocess.run(
         [str(word) for word in argv],
         cwd=folder,
-        env={**environment, "BRIMFUL_HOME": str(folder / "records"), "NO_COLOR": "1"},
+        env=environment | {"BRIMFUL_HOME": str(folder / "records"), "NO_COLOR": "1"} | variables,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
+def pythons() -> list[str]:
+    """The Pythons of this machine that brimful is made for, by PATH and as pyenv keeps them."""
+    found = []
+    for minor in range(11, 15):
+        kept = sorted(Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/python"))
+        named = shutil.which(f"python3.{minor}")
+        found += [str(kept[-1])] if kept else [named] if named else []
+    return found
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source archive, and the wheel that is built from it, without a network."""
+    folder = tmp_path_factory.mktemp("dist")
+    build = (sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT)
+    output_of(*build, folder=folder, PIP_NO_INDEX="1")
+    return folder
+
+
 @pytest.mark.heavy
 @pytest.mark.slow
-def test_the_wheel_in_an_empty_environment_predicts_a_script_of_another(tmp_path: Path):
-    output_of(
-        sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", ".", ROOT, folder=tmp_path
-    )
-    (wheel,) = tmp_path.glob("brimful-*.whl")
-    packages = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
-    assert {name for name in packages if not name.endswith(".dist-info")} == {
-        "brimful",
-        "brimful_inside",
-        "brimful_train",
-    }
+def test_the_archives_hold_the_packages_and_no_tests_recipes_or_results(dist: Path):
+    (wheel,), (sdist,) = dist.glob("brimful-*.whl"), dist.glob("brimful-*.tar.gz")
+    in_wheel = zipfile.ZipFile(wheel).namelist()
+    packages = {name.split("/")[0] for name in in_wheel}
+    assert {name for name in packages if not name.endswith(".dist-info")} == PACKAGES
+    assert all(f"{package}/py.typed" in in_wheel for package in ("brimful", "brimful_train"))
+    with tarfile.open(sdist) as archive:
+        in_sdist = [name.split("/", 1)[1] for name in archive.getnames()]
+    tops = {name.split("/")[0] for name in in_sdist}
+    assert tops <= {"src", *PLAIN_FILES} and {"src", "pyproject.toml"} <= tops
+    assert {name.split("/")[1] for name in in_sdist if name.startswith("src/")} == PACKAGES
+    assert not [n for n in (*in_wheel, *in_sdist) if n.endswith((".pyc", ".pickle", ".pt"))]
 
+
+@pytest.mark.heavy
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("python", pythons())
+def test_the_wheel_in_an_empty_environment_predicts_a_script_of_another(
+    tmp_path: Path, dist: Path, python: str
+):
+    (wheel,) = dist.glob("brimful-*.whl")
     place = tmp_path / "tool"
-    output_of(sys.executable, "-m", "venv", "--without-pip", place, folder=tmp_path)
+    output_of(python, "-m", "venv", "--without-pip", place, folder=tmp_path)
     output_of(sys.executable, "-m", "pip", "--python", place, "install", wheel, folder=tmp_path)
     installed = place / "bin"
     importable = output_of(
@@ -57,6 +92,8 @@ def test_the_wheel_in_an_empty_environment_predicts_a_script_of_another(tmp_path
         folder=tmp_path,
     )
     assert importable.strip() == "[]"
+    version = output_of(installed / "brimful", "--version", folder=tmp_path)
+    assert version.strip() == wheel.name.split("-")[1]
 
     command = (sys.executable, SCRIPT, *SMALL, "--batch-size", "{batch_size}")
     answer = json.loads(

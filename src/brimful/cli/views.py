@@ -281,6 +281,23 @@ def show_doctor(json: bool, calibrate: bool = False) -> int:
     return 0
 
 
+def show_bundle(home: Path | None, json: bool) -> int:
+    """What the archive holds, then, unless a person at the terminal says no, the archive."""
+    from brimful.verbs import bundle
+
+    path, parts = bundle.contents(home)
+    for name, content in parts.items():
+        say(f"{len(content):>9,} bytes  {name}")
+    if sys.stdin.isatty() and sys.stderr.isatty() and not json:
+        say(f"No output of your script but the end of its errors. Write {path}? [y/N]")
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            return 0
+    bundle.write(path, parts)
+    sizes = {name: len(content) for name, content in parts.items()}
+    say(codec.answer(file=path, bytes=sizes) if json else f"Written: {path}", sys.stdout)
+    return 0
+
+
 def _print(json: bool, sections: list[Section], answer: str) -> None:
     if json:
         print(answer)

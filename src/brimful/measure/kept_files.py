@@ -54,10 +54,14 @@ def _learn_from(folder: Path) -> None:
 def mask(folder: Path) -> None:
     """Once its processes have ended: they are given, and report, the true words."""
     for path in _regular(folder, *_HOLD_WORDS):
-        _rewrite(path, "\n".join(map(masked_line, _text_of(path).split("\n"))))
+        _rewrite(path, masked_lines(_text_of(path)))
     for path in _regular(folder, "std*.txt"):
         if path.stat().st_size <= _MOST_BYTES:
             _rewrite(path, masking.text(_text_of(path)))
+
+
+def masked_lines(text: str) -> str:
+    return "\n".join(map(masked_line, text.split("\n")))
 
 
 def _regular(folder: Path, *patterns: str) -> Iterator[Path]:
