@@ -255,6 +255,12 @@ class CachingAllocator:
         """The size of the live block at `address`; 0 for address 0."""
         return self._live[address][0] if address else 0
 
+    def state(self) -> Tuple[int, List[Tuple[int, int]], int]:
+        """What decides about all that is allocated from now on: of equal states the same follows
+        from the same requests."""
+        live = [(address, block[0]) for address, block in self._live.items()]
+        return self.memory.reserved, live, len(self._retired)
+
     def kept_bytes(self) -> int:
         """Bytes of the live blocks, without what of a block could not be split off: the same for
         the same tensors."""

@@ -4,6 +4,7 @@ meanings: c10/core/CachingDeviceAllocator.h (DeviceStats) and torch/cuda/memory.
 
 from __future__ import annotations
 
+from array import array
 from typing import Dict, Tuple
 
 # What is counted in each pool and over all. Active is what is allocated or waits for another
@@ -32,6 +33,13 @@ STATISTICS = (
 ) = range(len(STATISTICS))
 #: A statistic and by how much it changes.
 Change = Tuple[int, int]
+# What happens to blocks, as numbers in a row: whether the pool is the small one, and by how much
+# each of these changes. They are worked out when somebody wants a statistic, which few scripts do.
+OF_A_BLOCK = (
+    *(ALLOCATION, ALLOCATED_BYTES, ACTIVE, ACTIVE_BYTES, REQUESTED_BYTES),
+    *(INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES),
+)
+MOST_WAITING = (1 + len(OF_A_BLOCK)) * 500_000  # 32 MB of numbers
 
 
 class Gauges:
@@ -64,6 +72,19 @@ class Statistics:
     def __init__(self) -> None:
         self.all, self.small, self.large = (Gauges(len(STATISTICS)) for _ in range(3))
         self.oversize_allocations, self.oversize_segments = Gauges(1), Gauges(1)
+        self._waiting = array("q")
+
+    def block(self, small: bool, *changes: int) -> None:
+        """Something happens to a block: by how much each of `OF_A_BLOCK` changes."""
+        self._waiting.extend((small, *changes))
+        if len(self._waiting) >= MOST_WAITING:
+            self._work_off()
+
+    def _work_off(self) -> None:
+        columns = iter(self._waiting)
+        for small, *changes in zip(*[columns] * (1 + len(OF_A_BLOCK))):
+            self.change(bool(small), *zip(OF_A_BLOCK, changes))
+        del self._waiting[:]
 
     def change(self, small: bool, *changes: Change) -> None:
         """The same over all and in the small or the large pool."""
@@ -71,12 +92,14 @@ class Statistics:
         (self.small if small else self.large).change(changes)
 
     def reset_peaks(self) -> None:
+        self._work_off()
         oversize = self.oversize_allocations, self.oversize_segments
         for gauges in (self.all, self.small, self.large, *oversize):
             gauges.peak = list(gauges.current)
 
     def flat(self) -> Dict[str, int]:
         """By the keys ``statistic.pool.quantity`` of torch.cuda.memory_stats()."""
+        self._work_off()
         flat = {
             **self.oversize_allocations.flat(0, "oversize_allocations"),
             **self.oversize_segments.flat(0, "oversize_segments"),

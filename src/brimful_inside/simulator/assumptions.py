@@ -16,6 +16,9 @@ SKIPPED_STEPS = "steps that the GradScaler skips"
 SCALED = "float16 with a GradScaler"
 LATER_STEPS = "steps after the traced ones"
 
+# An event between repeated steps: where memory is as it was at the last of them, it stays so.
+ROUND = "round"
+
 
 class Assumption(NamedTuple):
     """One that differs from the model's."""
@@ -168,7 +171,10 @@ def _repeated(rows: List[_Row], begin: int, end: int, count: int, repeats: int) 
         if pick is None and key is not None
         for time in times
     }
-    result = rows[:end] + [_later(row, count * time) for time in times for row in last]
+    mark: _Row = ((ROUND,), None, None)
+    result = [*rows[:end], mark]
+    for time in times:
+        result += [*(_later(row, count * time) for row in last), mark]
     return result + [
         _later(row, count * repeats) if row[1] in made or row[1] in ended else row
         for row in rows[end:]

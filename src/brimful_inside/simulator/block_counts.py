@@ -22,28 +22,23 @@ class BlockCounts:
         """The block at `address` was cut from a free one of `available` bytes, or is all of it."""
         size, nbytes, pool, _ = block
         self._tell("alloc", address, block)
-        self._statistics.change(
-            pool.small,
-            (stats.ALLOCATION, 1),
-            (stats.ACTIVE, 1),
-            (stats.ALLOCATED_BYTES, size),
-            (stats.ACTIVE_BYTES, size),
-            (stats.REQUESTED_BYTES, nbytes),
-        )
+        # free pieces of segments that are partly in use, and their bytes
+        splits = left = 0
+        if pool.expandable and pool.expandable_at(address) is not None:
+            pass
+        elif not pool.is_segment(address, available):
+            splits, left = 0 if size < available else -1, -size
+        elif size < available:
+            splits, left = 1, available - size
+        self._statistics.block(pool.small, 1, size, 1, size, nbytes, splits, left)
         if size >= self._memory.oversize:
             self._statistics.oversize_allocations.change(((0, 1),))
-        if pool.expandable and pool.expandable_at(address) is not None:
-            return
-        if not pool.is_segment(address, available):
-            self._splits(pool, 0 if size < available else -1, -size)
-        elif size < available:
-            self._splits(pool, 1, available - size)
 
     def ended(self, address: int, block: LiveBlock) -> None:
         """A block is allocated no more."""
         size, _, pool, _ = block
         self._tell("free_requested", address, block)
-        self._statistics.change(pool.small, (stats.ALLOCATION, -1), (stats.ALLOCATED_BYTES, -size))
+        self._statistics.block(pool.small, -1, -size, 0, 0, 0, 0, 0)
         if size >= self._memory.oversize:
             self._statistics.oversize_allocations.change(((0, -1),))
 
@@ -51,27 +46,16 @@ class BlockCounts:
         """A block is about to return to its pool."""
         size, nbytes, pool, _ = block
         self._tell("free_completed", address, block)
-        self._statistics.change(
-            pool.small,
-            (stats.ACTIVE, -1),
-            (stats.ACTIVE_BYTES, -size),
-            (stats.REQUESTED_BYTES, -nbytes),
-        )
-        if pool.expandable and pool.expandable_at(address) is not None:
-            return
-        behind, before = pool.starts.get(address + size, 0), pool.ends.get(address, 0)
-        merged = (behind >> SIZE_AT) + (before >> SIZE_AT)
-        neighbours = (behind > 0) + (before > 0)
-        if not pool.is_segment(before & ADDRESS if before else address, size + merged):
-            self._splits(pool, 1 - neighbours, size)
-        elif neighbours:
-            self._splits(pool, -neighbours, -merged)
-
-    def _splits(self, pool: Pool, blocks: int, size: int) -> None:
-        """Free pieces of segments that are partly in use became more or fewer, larger or
-        smaller."""
-        changes = (stats.INACTIVE_SPLIT, blocks), (stats.INACTIVE_SPLIT_BYTES, size)
-        self._statistics.change(pool.small, *changes)
+        splits = left = 0
+        if not (pool.expandable and pool.expandable_at(address) is not None):
+            behind, before = pool.starts.get(address + size, 0), pool.ends.get(address, 0)
+            merged = (behind >> SIZE_AT) + (before >> SIZE_AT)
+            neighbours = (behind > 0) + (before > 0)
+            if not pool.is_segment(before & ADDRESS if before else address, size + merged):
+                splits, left = 1 - neighbours, size
+            elif neighbours:
+                splits, left = -neighbours, -merged
+        self._statistics.block(pool.small, 0, 0, -1, -size, -nbytes, splits, left)
 
     def _tell(self, action: str, address: int, block: LiveBlock) -> None:
         if self._memory.watch is not None:

@@ -17,7 +17,7 @@ from typing import (
 
 from brimful_inside.simulator.allocator import CachingAllocator, CardFull, Retired
 from brimful_inside.simulator.allocator_settings import DEFAULT_SETTINGS, AllocatorSettings
-from brimful_inside.simulator.assumptions import ASSUMPTIONS, assume
+from brimful_inside.simulator.assumptions import ASSUMPTIONS, ROUND, assume
 from brimful_inside.simulator.pools import BELOW, NO_LIMIT
 from brimful_inside.simulator.program import Event, Program
 from brimful_inside.simulator.workspaces import OF_PLANS
@@ -64,7 +64,7 @@ def replay(
     retired: Dict[int, Optional[Retired]] = {}
     visits: List[Tuple[str, Peaks]] = []
     phase, stream, pool = FIRST_PHASE, 0, 0
-    full, steps = None, 0
+    full, steps, state = None, 0, None
     try:
         for event in program.events:
             kind = event[0]
@@ -97,6 +97,10 @@ def replay(
                 steps += 1
             elif kind == "scaler":
                 pass
+            elif kind == ROUND:
+                before, state = state, allocator.state()
+                if state == before:
+                    break
             else:
                 raise ValueError("no event of one card's program: %r" % (event,))
             if observe is not None:
@@ -161,6 +165,8 @@ def _under_assumptions(
         if assumed is None:
             continue
         other = _known_or_replayed(*assumed, settings, capacity_bytes, assumption.placement)
+        if assumption.repeats:  # which ends where steps change nothing any more
+            other = worst_of([result, other])
         if other.full is not None:
             return result._replace(spread=spread, may_be_full=True)
         more = other.peak.reserved - result.peak.reserved

@@ -9,6 +9,7 @@ from brimful_inside.simulator.assumptions import (
     ASSUMPTIONS,
     LATER_STEPS,
     PLACEMENT,
+    ROUND,
     SCALED,
     SKIPPED_STEPS,
     WORKSPACES,
@@ -16,7 +17,7 @@ from brimful_inside.simulator.assumptions import (
     assume,
 )
 from brimful_inside.simulator.program import Program
-from brimful_inside.simulator.replay import replay, replay_cards
+from brimful_inside.simulator.replay import replay, replay_cards, worst_of
 from brimful_inside.simulator.trace import Scaler, decode_row, encode_row
 from tests.brimful_inside.simulator.random_programs import PLAIN, program, random_program
 
@@ -159,10 +160,37 @@ def test_a_round_of_steps_that_is_repeated_makes_the_program_of_more_steps(
     other, sizes = assume(traced, traced.sizes, Assumption(LATER_STEPS, repeats=2))
     assert sizes == longer.sizes
     without_numbers = [
-        [event[:1] if event[0] == "step" else event for event in each.events]
+        [event[:1] if event[0] == "step" else event for event in each.events if event[0] != ROUND]
         for each in (other, longer)
     ]
     assert without_numbers[0] == without_numbers[1]
+
+
+@given(
+    seed=st.integers(0, 10**9),
+    together=st.integers(1, 2),
+    steps=st.integers(3, 5),
+    evaluates=st.booleans(),
+    room=st.one_of(st.none(), st.integers(50 * MIB, 1200 * MIB)),
+)
+@settings(max_examples=80, deadline=None)
+def test_repeated_steps_that_change_nothing_end_a_replay_with_the_same_answer(
+    seed, together, steps, evaluates, room
+):
+    traced = rounds(seed, steps * together, together, evaluates)
+    other, sizes = assume(traced, traced.sizes, Assumption(LATER_STEPS, repeats=6))
+    unmarked = tuple(event for event in other.events if event[0] != ROUND)
+    plain, ended, whole = (
+        replay(program, of, CachingAllocator(room, detailed=False))
+        for program, of in (
+            (traced, traced.sizes),
+            (other, sizes),
+            (Program(unmarked, (), ()), sizes),
+        )
+    )
+    assert (ended.full is None) == (whole.full is None) or plain.full is not None
+    if whole.full is None:
+        assert worst_of([plain, ended]).peak == worst_of([plain, whole]).peak
 
 
 def test_steps_that_differ_are_not_repeated():
