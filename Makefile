@@ -112,7 +112,7 @@ $(STRANGERS_VENV)/.set-up $(STRANGERS_OLDER_VENV)/.set-up:
 	$(@D)/bin/python -m pip install --quiet $(foreach file,$(filter %constraints.txt,$^),-c $(file)) -r $<
 	@touch $@
 
-bench-strangers: $(STAMP) $(STRANGERS_VENV)/.set-up $(STRANGERS_OLDER_VENV)/.set-up ## Predict and audit training programs of 28 packages on PyPI, in two environments of their own (16 GB, of which 10 are CUDA's libraries: TORCH_INDEX_URL=… for a build without), and write docs/how/programs.md (ONLY="names")
+bench-strangers: $(STAMP) $(STRANGERS_VENV)/.set-up $(STRANGERS_OLDER_VENV)/.set-up ## Predict and audit training programs of 28 packages on PyPI, in two environments of their own (16 GB, of which 10 are CUDA's libraries: TORCH_INDEX_URL=… for a build without), and write docs/how/programs_of_others.md (ONLY="names")
 	$(PY) -m bench.strangers --python $(abspath $(STRANGERS_VENV)/bin/python) --older $(abspath $(STRANGERS_OLDER_VENV)/bin/python) $(if $(ONLY),--only $(ONLY))
 
 PEERS_VENV ?= .venv-peers

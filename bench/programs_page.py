@@ -1,7 +1,6 @@
-"""docs/how/programs.md, made of what bench/run_scripts.py measured."""
+"""docs/how/programs.md and the two beside it, made of what the benches measured."""
 
 import json
-import statistics
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,22 +13,20 @@ PROGRAMS_RESULT, STRANGERS_RESULT, VERSIONS_RESULT = (
     RESULTS / f"{name}.json" for name in ("programs", "strangers", "versions")
 )
 PAGE = ROOT / "docs" / "how" / "programs.md"
+OTHERS_PAGE, VERSIONS_PAGE = PAGE.with_name("programs_of_others.md"), PAGE.with_name("versions.md")
+_USUAL = "a100-40gb"
 
 GIB = 1 << 30
 
 _HEAD = """# Programs that run on the imaginary GPU
 
-Written by `make bench-scripts`; every number here is predicted or measured by it, none is typed in.
-Each program is an ordinary training script in [bench/scripts](../../bench/scripts), written as its
-users write theirs: CUDA is assumed and nothing knows of brimful. Each was predicted as it stands,
-by `brimful predict`, on a machine without a GPU, with a CPU build of torch and with a CUDA build.
+**Will a program like mine run there?** These did, as their users write them, on a machine
+without a GPU. *Peak* is the predicted device memory at that batch size, *largest* the predicted
+largest batch size and what limits it. [What does not run](imaginary_gpu.md#what-cannot-run).
+[Programs of others](programs_of_others.md), and [other versions](versions.md).
 
-*Peak* is the predicted device memory at the batch size shown, with its interval; *largest* the
-predicted largest batch size that fits the card, and what limits it (both as of the latest date, of
-the first build where that is the same). *Seconds* are measured processor time of the whole
-prediction, with all its trials and the script's own imports, each process in one thread. They are
-noisy: two cores shared with other work can take twice the seconds that they take alone, and rows of
-different dates saw different loads. [The imaginary GPU](imaginary_gpu.md) says what cannot be run.
+[bench/scripts](../../bench/scripts), predicted by `make bench-scripts` with a CPU build of
+torch and with a CUDA build. The card is an A100 of 40 GB where none is named.
 """
 
 
@@ -50,32 +47,31 @@ def keep(
     builds = {name: {**before.get(name, {}), **value} for name, value in about.items()}
     made = {**builds, "rows": [by_name[key] for key in kept]}
     result.write_text(json.dumps(made, indent=1) + "\n")
-    PAGE.write_text(whole_page())
+    for path, text in pages().items():
+        path.write_text(text)
 
 
-def whole_page() -> str:
-    """docs/how/programs.md, from all results."""
+def pages() -> dict[Path, str]:
+    """The pages, from all results."""
     parts = [
-        (PROGRAMS_RESULT, page),
-        (STRANGERS_RESULT, strangers_section),
-        (VERSIONS_RESULT, versions_section),
+        (PAGE, PROGRAMS_RESULT, page),
+        (OTHERS_PAGE, STRANGERS_RESULT, strangers_page),
+        (VERSIONS_PAGE, VERSIONS_RESULT, versions_page),
     ]
-    return "".join(make(json.loads(file.read_text())) for file, make in parts if file.exists())
+    return {path: make(json.loads(file.read_text())) for path, file, make in parts if file.exists()}
 
 
 def page(result: dict[str, Any]) -> str:
     """The programs of bench/scripts."""
     rows = {(row["program"], row["build"]): row for row in result["rows"]}
     labels = list(result["builds"])
-    head = ["program", "exercises", "card", "batch", "peak (predicted)", "largest (predicted)"]
-    for label in labels:
-        head += [f"{label}: seconds", f"{label}: date"]
+    head = ["program", "exercises", "batch", "peak", "largest"]
     by_program = [
         (program, {label: rows.get((program.key, label)) for label in labels})
         for program in PROGRAMS
     ]
     table = _table(head, [_cells(*each) for each in by_program if any(each[1].values())])
-    return "\n".join([_HEAD, *_builds(result), "", *table, "", *_footer(result), ""])
+    return "\n".join([_HEAD, *_builds(result), "", *table, ""])
 
 
 def _table(head: list[str], rows: list[list[str]]) -> list[str]:
@@ -99,91 +95,43 @@ def _cells(program: Program, rows: dict[str, Any]) -> list[str]:
         key=lambda row: row["date"],
         default=None,
     )
-    cells = [
+    card = "" if program.gpu == _USUAL else f", {program.gpu}"
+    return [
         f"[{program.key}](../../bench/scripts/{program.script})",
-        program.shows,
-        program.gpu,
+        program.shows + card,
         str(program.batch_size),
+        *([_peak(figures), _largest(figures)] if figures else ["not done", ""]),
     ]
-    cells += [_peak(figures), _largest(figures)] if figures else ["", ""]
-    for row in rows.values():
-        cells += [_seconds(row), row["date"] if row else "–"]
-    return cells
 
 
 def _peak(row: dict[str, Any]) -> str:
-    peak = row["peak"]
-    if peak is None:
+    if row["peak"] is None:
         return "–"
-    low, high = peak["device_interval_bytes"]
-    unit, name = (GIB, "GiB") if peak["device_bytes"] >= 10 * GIB else (MIB, "MiB")
-    digits = 1 if unit == GIB else 0
-    return (
-        f"{peak['device_bytes'] / unit:.{digits}f} {name} ({low / unit:.{digits}f} to "
-        f"{high / unit:.{digits}f})"
-    )
+    held = row["peak"]["device_bytes"]
+    return f"{held / GIB:.1f} GiB" if held >= 10 * GIB else f"{held / MIB:.0f} MiB"
 
 
 def _largest(row: dict[str, Any]) -> str:
     if row["largest_batch_size"] is None:
         return "–"
-    return (
-        f"{row['largest_batch_size']:,} ({row['limited_by'].replace('_', ' ')})"
-        if row["limited_by"]
-        else f"{row['largest_batch_size']:,}"
-    )
+    by = (row["limited_by"] or "").split(",")[0].split(":")[0].replace("_", " ")
+    return f"{row['largest_batch_size']:,}" + (f" ({by})" if by else "")
 
 
-def _seconds(row: dict[str, Any] | None) -> str:
-    if row is None:
-        return "–"
-    if "missing" in row:
-        return f"without {', '.join(row['missing'])}"
-    if "error" in row:
-        return (
-            "not done in time" if row["exit_code"] is None else f"stopped (exit {row['exit_code']})"
-        )
-    return f"{row['seconds']:.0f} ({row['traces']} trials)"
+_STRANGERS = """# Programs of others
 
-
-def _footer(result: dict[str, Any]) -> list[str]:
-    lines = []
-    for label in result["builds"]:
-        rows = [row for row in result["rows"] if row["build"] == label and "seconds" in row]
-        if rows:
-            median = statistics.median(row["seconds"] for row in rows)
-            took = f"median of a whole prediction {median:.0f} s (measured)."
-            lines += [f"{label}: {len(rows)} programs; {took}", ""]
-    return lines
-
-
-_STRANGERS = """
-## Programs of others
-
-Written by `make bench-strangers`. Each is a command line of a package on PyPI, or, where a package
-has none, what its documentation shows ([bench/strangers](../../bench/strangers)), with small data
-that the bench makes, in an environment with the versions below. None is changed for brimful.
-*Finding* is what `brimful audit` says first; *seconds* are measured processor time of the whole
-`predict` and `audit`, with all their trials and the program's own imports; peaks are predicted. A
-row is as of its run: those of one date may come from several states of the code.
+**Does the package that I train with run?** These 28 did. Command lines of packages on PyPI, or
+what their documentation shows, with small data ([bench/strangers](../../bench/strangers), `make
+bench-strangers`). *Findings* is how many `brimful audit` had. The card is an A100 of 40 GB.
 """
 
 
-def strangers_section(result: dict[str, Any]) -> str:
+def strangers_page(result: dict[str, Any]) -> str:
     """The table of `bench.strangers`."""
     packages = ", ".join(
         f"{name} {version}" for name, version in sorted(result["packages"].items())
     )
-    head = [
-        "program",
-        "card",
-        "batch",
-        "peak (predicted)",
-        "largest (predicted)",
-        "finding",
-        "seconds",
-        "date",
-    ]
+    head = ["program", "batch", "peak", "largest", "findings"]
     table = _table(head, [_cells_of_stranger(row) for row in result["rows"]])
     return "\n".join([_STRANGERS, *_wrapped(packages), "", *table, ""])
 
@@ -195,7 +143,8 @@ def _wrapped(text: str, indent: str = "") -> list[str]:
 
 def _cells_of_stranger(row: dict[str, Any]) -> list[str]:
     predicted, audited = row["predict"], row["audit"]
-    cells = [f"{row['package']}: {row['name']}", row["gpu"], str(row["batch_size"])]
+    card = "" if row["gpu"] == _USUAL else f", {row['gpu']}"
+    cells = [f"{row['package']}: {row['name']}{card}", str(row["batch_size"])]
     if "error" in predicted:
         cells += [f"does not run: {_one_line(predicted['error'])}", "–"]
     else:
@@ -203,35 +152,27 @@ def _cells_of_stranger(row: dict[str, Any]) -> list[str]:
             _peak(predicted),
             "the batch size is ignored" if predicted["ignores_batch_size"] else _largest(predicted),
         ]
-    findings = [f"no audit: {audited['error']}"] if "error" in audited else audited["findings"]
-    finding = _one_line(findings[0]) if findings else "none"
-    more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
-    return [
-        *cells,
-        finding + more,
-        f"{predicted['seconds']:.0f} + {audited['seconds']:.0f}",
-        row["date"],
-    ]
+    error = audited.get("error")
+    return [*cells, f"no audit: {error}" if error else str(len(audited["findings"]))]
 
 
 def _one_line(text: str) -> str:
     return " ".join(text.replace("|", "/").split())
 
 
-_VERSIONS = """
-## Versions
+_VERSIONS = """# Other versions of Python, torch and Transformers
 
-Written by `make test-versions`: programs of the first table, predicted in environments of other
-Pythons, torches and Transformers. A cell is by how many bytes the peak differs from the first
-row's, allocated and reserved, with the number of the reason below; *same* is both to the byte.
-brimful starts a script in the script's own Python; in the last rows brimful itself is installed on
-another Python, without torch, and predicts a script of the first environment. torch 2.6 is the
-oldest: 2.4 has no shapes for flash attention, and in 2.5 Transformers' Trainer does not run on an
-imaginary card.
+**Does a prediction depend on my versions?** Only where PyTorch or Transformers themselves take
+other memory. A cell says by how many bytes the peak differs from the first row's, allocated and
+reserved, with the number of the reason below; *same* is to the byte (`make test-versions`). In
+the last rows brimful itself is installed on another Python, without torch.
+
+torch 2.6 is the oldest: 2.4 has no shapes for flash attention, and in 2.5 Transformers' Trainer
+does not run on an imaginary card.
 """
 
 
-def versions_section(result: dict[str, Any]) -> str:
+def versions_page(result: dict[str, Any]) -> str:
     """The table of `bench.versions`."""
     cells = {(row["build"], row["program"]): row for row in result["rows"]}
     programs = list(dict.fromkeys(row["program"] for row in result["rows"]))

@@ -5,7 +5,7 @@ Each environment is made below .venv-versions/ (5 to 7 GB where torch is a CUDA 
 until that folder is removed; where its Python is not installed, it is named and left out. A peak
 may differ from this environment's by what `KNOWN` has for it, to the byte, and by nothing else. The
 tool itself is installed on other Pythons as well, and predicts a script of another environment.
-What came out is kept in bench/results/versions.json, and docs/how/programs.md is written anew.
+What came out is kept in bench/results/versions.json, and docs/how/versions.md is written anew.
 """
 
 import datetime
@@ -22,7 +22,7 @@ from typing import Annotated, Any
 
 from bench import harness
 from bench.harness import MIB
-from bench.programs_page import PAGE, VERSIONS_RESULT, keep
+from bench.programs_page import VERSIONS_PAGE, VERSIONS_RESULT, keep
 from bench.run_scripts import TIME_LIMIT_S, versions
 from bench.scripts_table import by_key
 
@@ -227,7 +227,7 @@ def main(
     lines = [f"  not installed: {words}" for words in missing]
     lines += [f"  {row['program']}, {row['build']}: {row['trouble']}" for row in troubles]
     known = f"{len(rows) - len(troubles)} of {len(rows)} as known"
-    print(f"{known}; docs/how/{PAGE.name} is written", *lines, sep="\n")
+    print(f"{known}; docs/how/{VERSIONS_PAGE.name} is written", *lines, sep="\n")
     return 1 if troubles else 0
 
 

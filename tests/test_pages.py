@@ -26,7 +26,10 @@ QUOTED = r"`([\w.]+/[\w./]*)(?:: (\w+))?`"
 OURS = r"(?<![\w./-])((?:src|recipes|tests|bench|docs|examples|brimful\w*)/[\w./-]*\w)(?:: (\w+))?"
 WIDTH = 120
 IN_CHINESE = re.compile(r"docs/zh/|\.zh-CN\.md$")
-GENERATED = {ROOT / "docs" / "how" / "programs.md"}  # by `make bench-scripts`
+# by `make bench-scripts`, `make test-versions`
+GENERATED = {
+    ROOT / "docs" / "how" / name for name in ("programs.md", "programs_of_others.md", "versions.md")
+}
 
 
 def missing(page: str, paths: str = QUOTED) -> list[str]:

@@ -4,7 +4,7 @@ PATH --older PATH`.
 PATH is the Python of an environment made from requirements.txt, that of --older from
 requirements-older.txt (`make bench-strangers`): two packages ask for older ones. Each program runs
 in a folder of its own, one at a time. What came out is kept in bench/results/strangers.json, and
-docs/how/programs.md is written anew.
+docs/how/programs_of_others.md is written anew.
 """
 
 import datetime

@@ -33,7 +33,8 @@ def predicted(monkeypatch, tmp_path):
     monkeypatch.setattr(bench, "ENVIRONMENTS", (bench.Environment(NEWEST, "3.13", "torch", "x"),))
     for module in (bench, programs_page):
         monkeypatch.setattr(module, "VERSIONS_RESULT", tmp_path / "versions.json")
-    monkeypatch.setattr(programs_page, "PAGE", tmp_path / "programs.md")
+    for name in ("PAGE", "OTHERS_PAGE", "VERSIONS_PAGE"):
+        monkeypatch.setattr(programs_page, name, tmp_path / f"{name}.md")
     return lambda program, peak: peaks.__setitem__(
         (str(tmp_path / "python-3-13-newest-torch/bin/python"), program), peak
     )
@@ -57,7 +58,7 @@ def test_a_difference_that_is_not_the_known_one_to_the_byte_fails(
 ):
     predicted("lstm_lm.py", (allocated, reserved))
     assert bench.main(only=["lstm_lm"]) == exit_code
-    page = programs_page.PAGE.read_text()
+    page = programs_page.VERSIONS_PAGE.read_text()
     if exit_code:
         assert "and not by -16,624,640 and +0" in page
         assert f"lstm_lm, {NEWEST}: differs by" in capsys.readouterr().out
