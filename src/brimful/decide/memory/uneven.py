@@ -376,8 +376,9 @@ def largest_over_an_epoch(
         size = edge
         if good and (failed > 1 or (not failed and bad <= ceiling)):
             size = (good + bad) // 2  # what was scaled does not know the edge well
-        elif edge < bad - multiple_of:
-            size = int(edge / (1 + CLOSE))  # which fits even if that is not quite so
+        elif failed and edge < bad - multiple_of:
+            # Seen from above, where what does not grow with the batch was scaled down with it.
+            size = int(edge / (1 + CLOSE))
         size = min(max(size - size % multiple_of, good + multiple_of), bad - multiple_of)
     ended_by = CEILING if good == ceiling else ended_by
     untried = ended_by == MEMORY and edge - good > CLOSE * good + multiple_of

@@ -144,9 +144,9 @@ def test_the_scripts_own_order_has_no_less_alive_than_the_trial_with_small_tenso
     drawn = training([2, 1, *rest], batch_size=4 if large else 1)
     own = epochs_of(drawn, None)[0]
     alive = [replay_cards(of, of.sizes)[0].peak.allocated for of in (own, drawn)]
-    # A block counts whole where less than 1 MiB of it remains, and which block is taken depends on
+    # A block counts whole where at most 1 MiB of it remains, and which block is taken depends on
     # what was freed before.
-    assert alive[0] > alive[1] - MIB
+    assert alive[0] >= alive[1] - MIB
 
 
 def test_steps_that_are_alike_are_not_uneven():
