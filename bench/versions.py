@@ -10,6 +10,7 @@ What came out is kept in bench/results/versions.json, and docs/how/versions.md i
 
 import datetime
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -25,6 +26,8 @@ from bench.harness import MIB
 from bench.programs_page import VERSIONS_PAGE, VERSIONS_RESULT, keep
 from bench.run_scripts import TIME_LIMIT_S, versions
 from bench.scripts_table import by_key
+from brimful_inside.simulator.allocator_settings import KEYS_SINCE, NAMES
+from brimful_inside.simulator.workspaces import torch_release
 
 FOLDER = harness.ROOT / ".venv-versions"
 PROGRAMS = (
@@ -158,6 +161,22 @@ def python_of(environment: Environment, base: str, index: Sequence[str]) -> str:
     return made(folder, base, installs, over=not environment.torch)
 
 
+def misread(python: str) -> list[str]:
+    """Names and keys of the allocator's settings that the headers of this Python's torch have, and
+    brimful's table has not; or the other way round. PyTorch's build for AMD alone reads
+    PYTORCH_HIP_ALLOC_CONF there.
+    """
+    say = "import torch; print(torch.__path__[0], torch.__version__)"
+    folder, version = harness.output_of([python, "-c", say]).split()
+    torch, release = Path(folder), torch_release(version)
+    headers = [torch / f"include/c10/{name}AllocatorConfig.h" for name in ("cuda/CUDA", "core/")]
+    text = "".join(header.read_text() for header in headers if header.exists())
+    keys = {key for key in KEYS_SINCE if key.removesuffix("_mb") in text}
+    names = set(re.findall(r'get_?env\("(PYTORCH_(?:CUDA_)?ALLOC_CONF)"\)', text))
+    table = {**KEYS_SINCE, **NAMES, "PYTORCH_HIP_ALLOC_CONF": sys.maxsize}
+    return sorted((keys | names) ^ {name for name, since in table.items() if since <= release})
+
+
 def row_of(key: str, label: str, python: str, tool: str = "") -> dict[str, Any]:
     """The peak of a program, or why there is none. `tool`: another brimful."""
     program = by_key(key)
@@ -196,7 +215,7 @@ def main(
     chosen = harness.choose(dict.fromkeys(PROGRAMS), only)
     index = ["--index-url", torch_index_url] if torch_index_url else []
     baseline: dict[str, dict[str, Any]] = {}
-    rows, missing = [], []
+    rows, missing, wrong = [], [], []
 
     def add(key: str, label: str, python: str, tool: str = "") -> None:
         row = row_of(key, label, python, tool)
@@ -211,6 +230,7 @@ def main(
             missing.append(f"Python {environment.python}: {environment.label} is left out")
             continue
         python = python_of(environment, base, index)
+        wrong += [f"allocator setting {name}, {environment.label}" for name in misread(python)]
         for key in chosen:
             if key in environment.programs:
                 add(key, environment.label, python)
@@ -225,10 +245,11 @@ def main(
         add(TOOLS_PROGRAM, label, sys.executable, str(tool))
     troubles = [row for row in rows if "trouble" in row]
     lines = [f"  not installed: {words}" for words in missing]
+    lines += [f"  not as in the headers: {words}" for words in wrong]
     lines += [f"  {row['program']}, {row['build']}: {row['trouble']}" for row in troubles]
     known = f"{len(rows) - len(troubles)} of {len(rows)} as known"
     print(f"{known}; docs/how/{VERSIONS_PAGE.name} is written", *lines, sep="\n")
-    return 1 if troubles else 0
+    return 1 if troubles or wrong else 0
 
 
 if __name__ == "__main__":

@@ -423,6 +423,8 @@ class Report:
     trace_file: Optional[str] = None  # name in the trial's folder
     # imaginary: "nonzero" -> uses of an upper bound for a shape
     approximations: Dict[str, int] = field(default_factory=dict)
+    # of the environment, in the script's end: simulator.allocator_settings.ignored_in
+    ignored_settings: List[str] = field(default_factory=list)
     unknown_read: bool = False  # imaginary: the host read a value that nobody can know
     notes: List[str] = field(default_factory=list)  # sentences: "no optimizer stepped", ...
     sources: List[str] = field(default_factory=list)  # the user's own Python files that it loaded

@@ -30,6 +30,7 @@ def predicted(monkeypatch, tmp_path):
     monkeypatch.setattr(bench, "made", lambda folder, *words, **more: str(folder / "bin/python"))
     monkeypatch.setattr(bench, "versions", lambda python, packages: {"torch": "2.13.0"})
     monkeypatch.setattr(bench, "FOLDER", tmp_path)
+    monkeypatch.setattr(bench, "misread", lambda python: [])
     monkeypatch.setattr(bench, "ENVIRONMENTS", (bench.Environment(NEWEST, "3.13", "torch", "x"),))
     for module in (bench, programs_page):
         monkeypatch.setattr(module, "VERSIONS_RESULT", tmp_path / "versions.json")
@@ -65,3 +66,17 @@ def test_a_difference_that_is_not_the_known_one_to_the_byte_fails(
     else:
         assert f"| {NEWEST} | -16,624,640, +0 (1) |" in page and "1. From torch 2.15 on" in page
         assert "| this environment | same |" in page
+
+
+def test_the_table_of_allocator_settings_is_that_of_the_installed_release(monkeypatch):
+    assert bench.misread(sys.executable) == []
+    monkeypatch.setitem(bench.KEYS_SINCE, "expandable_segments", 999)
+    monkeypatch.setitem(bench.NAMES, "PYTORCH_ALLOC_CONF", 999)
+    assert bench.misread(sys.executable) == ["PYTORCH_ALLOC_CONF", "expandable_segments"]
+
+
+def test_a_table_that_is_not_as_in_the_headers_fails(predicted, monkeypatch, capsys):
+    monkeypatch.setattr(bench, "misread", lambda python: ["max_split_size_mb"])
+    predicted("lstm_lm.py", (300 * MIB + KNOWN[0], 500 * MIB + KNOWN[1]))
+    assert bench.main(only=["lstm_lm"]) == 1
+    assert "allocator setting max_split_size_mb" in capsys.readouterr().out

@@ -195,6 +195,7 @@ def _about_the_budget(view: CardView, answer: MemoryAnswer) -> Iterator[Diagnost
 
 
 def _about_torch(result: TrialResult) -> Iterator[Diagnostic]:
+    yield from (found for found in findings(result, {}) if found.code == "ignored-setting")
     torch = result.reports[0].torch_version
     if accelerators.is_older(torch, OLDEST_TORCH):
         yield Diagnostic(

@@ -59,6 +59,7 @@ _WHAT_IFS = {"autocast": "mixed precision", "checkpointing": "gradient checkpoin
 _CHANGE_THE_NUMBERS = (
     *(
         "ignores-batch-size",
+        "ignored-setting",
         "hidden-cap",
         "batch-exceeds-dataset",
         "batch-size-past-a-limit",

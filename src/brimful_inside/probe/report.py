@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -17,6 +18,8 @@ from brimful_inside.probe.script_text import user_code
 from brimful_inside.probe.script_text.definitions import definitions
 from brimful_inside.probe.script_text.places import places_of_input
 from brimful_inside.probe.script_text.recorders import replaced
+from brimful_inside.simulator.allocator_settings import ignored_in
+from brimful_inside.simulator.workspaces import torch_release
 from brimful_inside.wire import NO_LIMIT, Place, Progress, Report, RunCounters
 
 PROGRESS_S = 0.5
@@ -157,6 +160,7 @@ def report_of(probe: Any, ended: str, waits: bool = True) -> Report:
         wrote=list(overlay.written) if overlay is not None else [],
         places=_places(probe) if over else [],
         first_step_unix_s=probe.first_step_unix_s,
+        ignored_settings=ignored_in(os.environ, torch_release(torch.__version__)),
         growth={**probe.leaks.read(), **probe.device.in_cycles(_gradients(probe))},
         counters=probe.reporting.counters(),
         device_reads=probe.audited.reads(),

@@ -1,16 +1,37 @@
 """The caching allocator's settings, as PYTORCH_ALLOC_CONF (or the older PYTORCH_CUDA_ALLOC_CONF)
-spells them. Keys, defaults and rules: c10/core/AllocatorConfig.h and .cpp,
-c10/cuda/CUDAAllocatorConfig.h of PyTorch 2.6 to 2.15."""
+spells them. Names, keys, defaults and rules: c10/core/AllocatorConfig.h and .cpp,
+c10/cuda/CUDAAllocatorConfig.h of PyTorch 2.6 to 2.15, as its wheels have them.
+
+2.9 has a reader of PYTORCH_ALLOC_CONF as well, which warns of the older name; the CUDA allocator
+asks it for nothing (pull request 161628)."""
 
 from __future__ import annotations
 
 import re
-from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 MIB = 1 << 20
-LARGE_SEGMENT = 20 * MIB  # kLargeBuffer; `large_segment_size_mb` changes it since 2.10
+LARGE_SEGMENT = 20 * MIB  # kLargeBuffer; `large_segment_size_mb` changes it since 2.11
 LEAST_SEGMENT_MIB = 11  # above kMinLargeAlloc
 ROUNDING_INTERVALS = 16  # roundup_power2_divisions: one per power of two from 1 MiB to 64 GiB
+
+# The names of the variable, the first of which that is set counts, even an empty one, and the
+# release (210: 2.10) that reads them first.
+NAMES = {"PYTORCH_CUDA_ALLOC_CONF": 0, "PYTORCH_HIP_ALLOC_CONF": 210, "PYTORCH_ALLOC_CONF": 210}
+# Keys that older releases refuse; 2.6 has all others.
+KEYS_SINCE = {
+    "graph_capture_record_stream_reuse": 209,
+    "per_process_memory_fraction": 210,
+    "pinned_reserve_segment_size_mb": 210,
+    "large_segment_size_mb": 211,
+    "pinned_free_catch_all": 212,
+    "throw_on_cudamalloc_oom": 212,
+    "pinned_max_cached_size_mb": 213,
+    "pinned_max_round_threshold_mb": 213,
+    "expandable_segments_reserve": 215,
+    "expandable_segments_reserve_by_class": 215,
+}
+NEWEST = 215
 
 # Keys that say nothing about how many bytes are held on the device: host memory, locks, graph
 # capture, handle types, and how many addresses an expandable segment has.
@@ -54,18 +75,28 @@ class AllocatorSettings(NamedTuple):
 DEFAULT_SETTINGS = AllocatorSettings()
 
 
-def conf_in(environment: Mapping[str, str]) -> Optional[str]:
-    """The text in force in an environment; None without one. The older names go before the newer
-    one, even empty ones: so it is in every release to 2.15, read back from it."""
-    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
-        if name in environment:
-            return environment[name]
-    return None
+def conf_in(environment: Mapping[str, str], release: int = NEWEST) -> Optional[str]:
+    """The text in force in an environment; None without one."""
+    return next((environment[name] for name in _read_in(environment, release)), None)
 
 
-def settings_in(environment: Mapping[str, str]) -> AllocatorSettings:
+def _read_in(environment: Mapping[str, str], release: int) -> List[str]:
+    """The names that are set and that a release reads, in its order."""
+    return [name for name, since in NAMES.items() if since <= release and name in environment]
+
+
+def settings_in(environment: Mapping[str, str], release: int = NEWEST) -> AllocatorSettings:
     """The settings in force in an environment. Raises ValueError as `settings_from` does."""
-    return settings_from(conf_in(environment) or "")
+    return settings_from(conf_in(environment, release) or "")
+
+
+def ignored_in(environment: Mapping[str, str], release: int) -> List[str]:
+    """The names that a release does not read where they say something else than what is in force,
+    and the keys that it refuses."""
+    conf = conf_in(environment, release) or ""
+    unread = set(NAMES).intersection(environment).difference(_read_in(environment, release)[:1])
+    others = [name for name in NAMES if name in unread and environment[name] not in ("", conf)]
+    return others + [key for key in _keys_of(conf) if KEYS_SINCE.get(key, 0) > release]
 
 
 def with_expandable_segments(environment: Mapping[str, str]) -> Optional[str]:
@@ -88,12 +119,20 @@ def changed(settings: AllocatorSettings, conf: str) -> AllocatorSettings:
     settings that PyTorch puts back first. Raises ValueError as above."""
     put_back = ("max_split_size", "roundup_power2_divisions", "garbage_collection_threshold")
     settings = settings._replace(**{name: getattr(DEFAULT_SETTINGS, name) for name in put_back})
-    for part in re.findall(r"(?:\[[^\]]*\]|[^,\[])+", re.sub(r"\s", "", conf)):
+    for part in _parts_of(conf):
         key, _, value = part.partition(":")
         if not value:
             raise ValueError("%r is not of the form key:value" % part)
         settings = settings._replace(**_setting(key, value, settings.large_segment // MIB))
     return settings
+
+
+def _parts_of(conf: str) -> List[str]:
+    return re.findall(r"(?:\[[^\]]*\]|[^,\[])+", re.sub(r"\s", "", conf))
+
+
+def _keys_of(conf: str) -> List[str]:
+    return [part.partition(":")[0] for part in _parts_of(conf)]
 
 
 def spelled(settings: AllocatorSettings) -> str:

@@ -161,7 +161,7 @@ def test_pairs_drawn_from_copies_of_one_random_state_are_found(tmp_path):
 def test_every_code_has_a_trap():
     assert sorted(CODES) == sorted(
         [trap.replace("_", "-") for trap in (*ON_CPU, *ON_A_CARD)]
-        + ["memory-grows", "does-not-fit"]
+        + ["memory-grows", "does-not-fit", "ignored-setting"]
     )
 
 

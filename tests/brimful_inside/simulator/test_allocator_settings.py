@@ -6,6 +6,8 @@ from brimful_inside.simulator.allocator import rounded_size
 from brimful_inside.simulator.allocator_settings import (
     AllocatorSettings,
     changed,
+    conf_in,
+    ignored_in,
     settings_from,
     settings_in,
     spelled,
@@ -94,6 +96,33 @@ def test_what_pytorch_refuses_is_refused_by_name(conf, names):
 )
 def test_the_older_variable_goes_first_as_in_pytorch(environment, expandable):
     assert settings_in(environment) == AllocatorSettings(expandable_segments=expandable)
+
+
+NEWER, OLDER = "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
+EXPANDS, SPLITS = "expandable_segments:True", "max_split_size_mb:64"
+
+
+@pytest.mark.parametrize(
+    ("environment", "release", "conf", "ignored"),
+    [
+        ({NEWER: EXPANDS}, 206, None, [NEWER]),
+        ({NEWER: EXPANDS}, 209, None, [NEWER]),
+        ({NEWER: EXPANDS}, 210, EXPANDS, []),
+        ({NEWER: EXPANDS}, 215, EXPANDS, []),
+        ({OLDER: EXPANDS}, 209, EXPANDS, []),
+        ({OLDER: EXPANDS, NEWER: EXPANDS}, 209, EXPANDS, []),
+        ({OLDER: EXPANDS, NEWER: SPLITS}, 209, EXPANDS, [NEWER]),
+        ({OLDER: SPLITS, NEWER: EXPANDS}, 213, SPLITS, [NEWER]),
+        ({OLDER: "", NEWER: EXPANDS}, 213, "", [NEWER]),
+        ({NEWER: ""}, 209, None, []),
+        ({OLDER: "large_segment_size_mb:40," + SPLITS}, 210, ..., ["large_segment_size_mb"]),
+        ({OLDER: "large_segment_size_mb:40," + SPLITS}, 211, ..., []),
+        ({}, 213, None, []),
+    ],
+)
+def test_a_release_reads_its_own_names_and_keys(environment, release, conf, ignored):
+    assert conf in (..., conf_in(environment, release))
+    assert ignored_in(environment, release) == ignored
 
 
 def test_a_change_at_run_time_keeps_what_it_does_not_name_but_for_three_settings():

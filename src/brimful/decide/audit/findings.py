@@ -30,6 +30,7 @@ _FINDERS: tuple[Callable[[Observed], Texts], ...] = (
     loading.replaced_workers,
     loading.long_evaluation,
     batches.remainder,
+    training.ignored_setting,
     training.full_precision,
     training.frequent_reads,
     training.memory_idle,

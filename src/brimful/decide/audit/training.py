@@ -4,6 +4,8 @@ from brimful.decide.audit.observed import Observed, Texts, replacement
 from brimful.decide.loaders_seen import steps_of_an_epoch
 from brimful.decide.memory.leaks import growths, memory_that_grows
 from brimful.units import counted, format_bytes, format_share
+from brimful_inside.simulator.allocator_settings import KEYS_SINCE, NAMES
+from brimful_inside.simulator.workspaces import torch_release
 
 IDLE_SHARE = 0.50  # of the budget
 RATE_TOLERANCE = 0.01  # learning rates closer than this are the same
@@ -145,6 +147,34 @@ def memory_grows(observed: Observed) -> Texts:
         f"{text[:1].upper()}{text[1:]}." for text in map("; ".join, zip(*problems, strict=True))
     )
     return problem, explanation, suggestion
+
+
+def ignored_setting(observed: Observed) -> Texts:
+    """The environment has a variable or key for the allocator that this release of PyTorch does not
+    read.
+    """
+    torch = observed.report.torch_version
+    for name in observed.report.ignored_settings:
+        if since := KEYS_SINCE.get(name):
+            newer = f"torch {since // 100}.{since % 100} or newer"
+            return (
+                f"torch {torch} does not know the allocator's setting {name}.",
+                f"It is one of {newer}; this release refuses it when the card is first used.",
+                f"Leave it out, or use {newer}.",
+            )
+        if torch_release(torch) < NAMES[name]:
+            return (
+                f"torch {torch} ignores {name}.",
+                "Its CUDA allocator reads PYTORCH_CUDA_ALLOC_CONF alone, until torch 2.10, though "
+                "2.9 warns of that name: what is set is not in force, nor in the peak.",
+                "Set PYTORCH_CUDA_ALLOC_CONF, which every release reads.",
+            )
+        return (
+            f"{name} is ignored: PYTORCH_CUDA_ALLOC_CONF is set as well.",
+            "PyTorch reads the older name first, and no other then, even where it is empty.",
+            "Unset one of the two.",
+        )
+    return None
 
 
 def full_precision(observed: Observed) -> Texts:

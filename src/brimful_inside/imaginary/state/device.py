@@ -44,6 +44,7 @@ from brimful_inside.imaginary.state.upper_bounds import Bounds, Lengths
 from brimful_inside.simulator.allocator import CachingAllocator
 from brimful_inside.simulator.allocator_settings import AllocatorSettings, settings_in, spelled
 from brimful_inside.simulator.roofline import PEER
+from brimful_inside.simulator.workspaces import torch_release
 from brimful_inside.wire import Card
 
 #: (gpu, function or operation, args, kwargs) -> what the card answers
@@ -226,7 +227,7 @@ class ImaginaryGpu:
     def read_settings(self) -> None:
         """PyTorch reads the allocator's settings from the environment once, at their first use: the
         script may have set, replaced or removed them by then."""
-        wanted = settings_in(os.environ)
+        wanted = settings_in(os.environ, torch_release(torch.__version__))
         if not self._settings_read and self.ledgers[0].allocator.settings != wanted:
             self.cards.change_settings(spelled(wanted))
         self._settings_read = True

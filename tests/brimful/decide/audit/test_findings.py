@@ -332,6 +332,30 @@ FOUND = {
         ),
         (["26.0 GiB, of which tensors take 12.0 GiB; 20.0 GiB may"], ["may still run"], []),
     ),
+    "a variable that the release does not read": (
+        partial(
+            only,
+            "ignored-setting",
+            sample([report(torch_version="2.9.1", ignored_settings=["PYTORCH_ALLOC_CONF"])]),
+        ),
+        (["torch 2.9.1 ignores PYTORCH_ALLOC_CONF."], ["not in force"], ["every release reads"]),
+    ),
+    "a variable behind the older one": (
+        partial(
+            only,
+            "ignored-setting",
+            sample([report(torch_version="2.13.0", ignored_settings=["PYTORCH_ALLOC_CONF"])]),
+        ),
+        (["PYTORCH_CUDA_ALLOC_CONF is set as well"], ["older name first"], ["Unset"]),
+    ),
+    "a key of a later release": (
+        partial(
+            only,
+            "ignored-setting",
+            sample([report(torch_version="2.9.1", ignored_settings=["large_segment_size_mb"])]),
+        ),
+        (["torch 2.9.1 does not know"], ["torch 2.11 or newer; "], ["Leave it out"]),
+    ),
     "a card that is mostly empty": (
         partial(only, "memory-idle", sample(peak=EMPTY_CARD), budget=device_budget()),
         (["10 %"], ["not a goal"], []),

@@ -189,6 +189,24 @@ assert torch.cuda.memory_reserved() == 40 << 20, torch.cuda.memory_reserved()
 """
 
 
+IGNORED = """
+import os
+os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
+import torch
+torch.__version__ = "2.9.1+cu128"
+tensors = [torch.zeros(11 << 20, dtype=torch.uint8, device="cuda") for _ in range(3)]
+assert torch.cuda.memory_reserved() == 36 << 20, torch.cuda.memory_reserved()
+"""
+
+
+@pytest.mark.parametrize("before", ["", "expandable_segments:True"])
+def test_a_name_that_the_release_does_not_read_is_not_in_force_and_told(run_trial, before):
+    card = Card("an imaginary card", 40 << 30, 0, [8, 0], 108)
+    more = {"card": card, "allocator_conf": before, "exit_code": 0}
+    report = run_trial(IGNORED, device="imaginary", **more).report
+    assert report["ignored_settings"] == ["PYTORCH_ALLOC_CONF"]
+
+
 @pytest.mark.parametrize(("before", "told"), [("", True), ("expandable_segments:True", False)])
 def test_a_trace_tells_the_settings_that_the_script_chose_before_it_imported_torch(
     run_trial, tmp_path, before, told
