@@ -19,7 +19,7 @@ from brimful.decide.loaders_seen import (
     whole_steps,
 )
 from brimful.decide.memory.fit import Card, Replayer, context_of, slack_of
-from brimful.decide.memory.intervals import ALLOCATOR, of_several_ranks
+from brimful.decide.memory.intervals import ALLOCATOR, of_compiled, of_several_ranks
 from brimful.decide.memory.known_traces import Traced
 from brimful.decide.memory.search_traced import (
     FIRST_SIZE,
@@ -262,11 +262,13 @@ class CardView:
         trials, gpu = self.trials, self.gpu
         context, reports = gpu.context_bytes, trials.representative().reports
         ranks = any(count > 1 for report in reports for count in report.communicators)
+        approximations = [name for report in reports for name in report.approximations]
+        interval = of_several_ranks(ALLOCATOR) if ranks else ALLOCATOR
         return Card(
             budget_bytes=self.budget.bytes,
             context_bytes=int(context.value),
             context_slack_bytes=slack_of(context),
-            interval=of_several_ranks(ALLOCATOR) if ranks else ALLOCATOR,
+            interval=of_compiled(interval, approximations),
             settings=settings_in({**os.environ, **trials.command.environment}),
             capacity_bytes=max(
                 0, min(capacity_bytes(self.device), self.budget.bytes - int(context.value))

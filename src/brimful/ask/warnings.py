@@ -10,6 +10,7 @@ from brimful.ask.shown_once import seen_once
 from brimful.ask.traces import Trials
 from brimful.decide.audit.findings import findings
 from brimful.decide.loaders_seen import largest_batch, loaders
+from brimful.decide.memory.intervals import COMPILED
 from brimful.measure import accelerators
 from brimful.measure.traces import cards_of
 from brimful.trials.results import OLD_TORCH, OLDEST_TORCH, ignores_the_batch_size
@@ -28,7 +29,6 @@ _NOT_MONOTONE = (
 
 #: What stands in for something that only data or a card can tell (docs/how/imaginary_gpu.md).
 _APPROXIMATIONS = {
-    "torch.compile": "not compiled here; compiled code usually takes less",
     "bincount": "its length depends on data, so the least was taken",
     "cudnn workspace without benchmark": "assumed as large as measured with benchmark",
     "cudnn.benchmark in float32": "its trials, which take what is free for a moment, are not "
@@ -259,7 +259,15 @@ def _about_ranks(result: TrialResult) -> Iterator[Diagnostic]:
 
 def _about_the_trial(result: TrialResult) -> Iterator[Diagnostic]:
     yield from (Diagnostic("trial-note", note, "", "") for note in result.notes)
-    approximations = sorted(result.reports[0].approximations)
+    reported = result.reports[0].approximations
+    if any(name in COMPILED for name in reported):
+        yield Diagnostic(
+            "not-compiled",
+            "compiled code is not modelled",
+            "the trial ran the model as it is without torch.compile",
+            "the numbers are of the same training without torch.compile",
+        )
+    approximations = sorted(name for name in reported if name not in COMPILED)
     if approximations:
         yield Diagnostic(
             "upper-bounds",

@@ -55,7 +55,7 @@ _TOLD_TO_END = {
 }
 #: What the headline says of a prediction beside its numbers; all else that changes the meaning of
 #: the numbers stands below it.
-IN_THE_HEADLINE = ("memory-grows", "idle-cards", "no-whole-step", "partial")
+IN_THE_HEADLINE = ("memory-grows", "idle-cards", "no-whole-step", "not-compiled", "partial")
 _FITS = {
     Verdict.FITS: "fits",
     Verdict.TIGHT: "is tight on",

@@ -153,9 +153,6 @@ def _advice(prediction: Prediction) -> list[Fact]:
         remedies, following = prediction.what_if.remedies, prediction.next_command
         is_next = len(remedies) == 1 and following and following.reason == "accumulate"
         facts.append(Fact("would help", Cell(_remedies_text(prediction, remedies)), not is_next))
-    if not fits and any("compile" in name for name in prediction.approximations):
-        text = "not predicted: torch.compile, which usually takes less memory"
-        facts.append(Fact("compiled", Cell(text), True))
     if not fits and peak is not None and peak.reserved_bytes > _FRAGMENTED * peak.allocated_bytes:
         text = f"tensors take {bytes_text(peak.allocated_bytes)} of the peak"
         facts.append(Fact("fragments", Cell(text), True))

@@ -203,13 +203,6 @@ def test_cards_that_the_command_leaves_idle_stand_before_all_numbers() -> None:
     )
 
 
-def test_what_does_not_fit_as_it_is_may_fit_compiled() -> None:
-    compiled = prediction(verdict="does_not_fit", approximations={"torch.compile": 3})
-    assert "compiled" in brief(compiled)
-    for other in (replace(compiled, approximations={}), replace(compiled, verdict="fits")):
-        assert "compiled" not in brief(other)
-
-
 EMPTIES = Diagnostic("gives-cache-back", "it empties its cache", "", "")
 
 

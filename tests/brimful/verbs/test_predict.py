@@ -726,3 +726,14 @@ def test_the_size_that_was_asked_for_is_answered_before_the_largest_is_known(mon
     assert trials == 2 < len(world.launched)
     work(World(), predict, gpu_memory="4GiB")
     assert len(said) == 1, "nobody asked for a size"
+
+
+def test_where_code_is_compiled_the_first_line_says_that_it_is_not_modelled():
+    budget = 3 * GIB
+    plain, compiled = (
+        work(reporting(approximations=names), predict, gpu_memory="4GiB", budget=str(budget))
+        for names in ({}, {"torch.compile": 1})
+    )
+    assert headline(compiled).verdict.startswith("Compiled code is not modelled; ")
+    largest = [record.prediction.largest_batch_size for record in (plain, compiled)]
+    assert 0.9 * largest[0] < largest[1] < largest[0], "it may take a twentieth more"

@@ -12,13 +12,15 @@ import sys
 import types
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 
 _DYNAMO = "torch._dynamo"
+COMPILED, COMPILED_GRAPHS = "torch.compile", "torch.compile with CUDA graphs"
+_WITH_GRAPHS = "reduce-overhead", "max-autotune"  # modes
 # what torch.nn.attention.flex_attention hands to torch.compile
 _WRAPPER = "_flex_attention_hop_wrapper"
 # Where the classes live whose `run` launches (triton/runtime/jit.py, autotuner.py); a heuristic's
@@ -34,14 +36,17 @@ def leave_uncompiled(gpu: ImaginaryGpu) -> None:
         if getattr(model, "__name__", None) == _WRAPPER:
             return flex_kernel(model)
         if model is None:
-            return compile
+            return functools.partial(compile, **options)
+        name = _named(options)
         if isinstance(model, types.FunctionType):
-            return _counted(gpu, model)
-        gpu.approximate("torch.compile")
+            return _counted(gpu, model, name)
+        gpu.approximate(name)
         return model
 
     gpu.patches.set(
-        torch.nn.Module, "compile", lambda self, *args, **options: gpu.approximate("torch.compile")
+        torch.nn.Module,
+        "compile",
+        lambda self, *args, **options: gpu.approximate(_named(options)),
     )
     if _DYNAMO not in sys.modules:
         sys.modules[_DYNAMO] = _Dynamo(gpu)
@@ -53,10 +58,17 @@ def leave_uncompiled(gpu: ImaginaryGpu) -> None:
         gpu.patches.set(sys.modules[_DYNAMO], "reset", _Dynamo.reset)
 
 
-def _counted(gpu: ImaginaryGpu, function: Callable) -> Callable:
+def _named(options: Dict[str, Any]) -> str:
+    """What is not modelled: CUDA graphs have memory of their own (torch/_inductor/__init__.py,
+    list_mode_options)."""
+    graphs = (options.get("options") or {}).get("triton.cudagraphs")
+    return COMPILED_GRAPHS if graphs or options.get("mode") in _WITH_GRAPHS else COMPILED
+
+
+def _counted(gpu: ImaginaryGpu, function: Callable, name: str) -> Callable:
     """A function that is compiled when it is first called: libraries decorate many that a script
     never calls."""
-    names = ["torch.compile"]
+    names = [name]
 
     @functools.wraps(function)
     def counted(*args: Any, **kwargs: Any) -> Any:

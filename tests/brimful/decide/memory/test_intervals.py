@@ -9,6 +9,7 @@ from brimful.decide.memory.intervals import (
     RelativeInterval,
     committed_evidence,
     growth,
+    of_compiled,
     of_several_ranks,
     parts_of,
     with_part,
@@ -35,6 +36,17 @@ def test_of_several_ranks_the_bench_with_most_runs_widens_the_interval(monkeypat
     wider = of_several_ranks(ALLOCATOR)
     assert (wider.low, wider.high) == (ALLOCATOR.low, 0.2)
     assert "6 runs" in wider.basis
+
+
+def test_compiled_code_takes_much_less_or_with_cuda_graphs_a_third_more():
+    plain, graphs = (
+        parts_of(100 * GIB, of_compiled(ALLOCATOR, names), {})[0]
+        for names in (["bincount", "torch.compile"], ["torch.compile with CUDA graphs"])
+    )
+    assert plain.name == graphs.name == "torch.compile"
+    assert plain.below_bytes == graphs.below_bytes == pytest.approx(40 * GIB, rel=0.01)
+    assert (plain.above_bytes, graphs.above_bytes) == pytest.approx((5 * GIB, 33 * GIB), rel=0.01)
+    assert of_compiled(ALLOCATOR, ["bincount"]) is ALLOCATOR
 
 
 def test_an_interval_grows_with_each_doubling_beyond_what_was_seen():

@@ -142,6 +142,19 @@ def test_a_compiled_function_counts_when_it_is_called_and_a_model_when_it_is_com
     assert torch.compile(model) is model and gpu.approximations == {"torch.compile": 3}
 
 
+@pytest.mark.parametrize(
+    "options", [{"mode": "reduce-overhead"}, {"options": {"triton.cudagraphs": True}}]
+)
+def test_code_that_is_compiled_to_cuda_graphs_is_told_apart(gpu, options):
+    network = torch.nn.Linear(2, 2, device="cuda")
+    torch.compile(network, **options)
+    network.compile(**options)
+    decorated = torch.compile(**options)(lambda: None)
+    torch.compile(network, mode="default", options={"max_autotune": True})
+    decorated()
+    assert gpu.approximations == {"torch.compile with CUDA graphs": 3, "torch.compile": 1}
+
+
 def test_flex_attention_writes_no_scores(gpu):
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
