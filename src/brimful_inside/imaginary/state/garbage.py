@@ -156,7 +156,8 @@ def _near_tensors(objects: List[Any]) -> int:
                 joined[key].append(other)
                 joined[other].append(key)
     reached = set()
-    waiting = [key for key, each in inside.items() if isinstance(each, torch.Tensor)]
+    # `isinstance` would ask a proxy for what it stands for, which may be gone
+    waiting = [key for key, each in inside.items() if issubclass(type(each), torch.Tensor)]
     while waiting:
         key = waiting.pop()
         if key not in reached:

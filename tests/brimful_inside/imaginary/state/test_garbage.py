@@ -3,6 +3,7 @@
 import gc
 import subprocess
 import sys
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -60,6 +61,22 @@ def test_a_script_that_collects_every_other_step_keeps_two_steps(gpu):
 def test_steps_that_leave_nothing_of_the_card_in_cycles_do_not_grow(gpu, leave):
     train(gpu, leave=leave)
     assert gpu.garbage.read(gradients=0) == {}
+
+
+class Odd:
+    @property
+    def __class__(self):
+        raise ReferenceError("asked what it is")
+
+
+def test_garbage_may_hold_what_does_not_say_what_it_is(gpu):
+    def leave():
+        odd = Odd()
+        odd.itself, odd.proxy = odd, weakref.proxy(Odd())
+        odd.tensor = torch.ones(1024, device="cuda")
+
+    train(gpu, leave=leave)
+    assert gpu.garbage.read(gradients=0)["cycles"] == 4096
 
 
 def test_cycles_without_tensors_do_not_bring_the_collection_forward(gpu):
