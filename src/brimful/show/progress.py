@@ -105,7 +105,7 @@ class Progress(Watcher):
         error: BaseException | None,
         where: TracebackType | None,
     ) -> None:
-        self._trial, self._so_far = None, ""
+        self._trial, self._so_far, self._number = None, "", 0
         if self._live is not None:
             self._live.stop()
 
@@ -150,9 +150,9 @@ class Progress(Watcher):
             self._live.console.print(Text(text), soft_wrap=True)
 
     def line(self) -> str:
-        """The present trial in one line; "" between trials."""
+        """The present trial, or what is done between two of them, in one line; "" before any."""
         if self._trial is None:
-            return ""
+            return "working out what the trials show" if self._number else ""
         expected = self._expected or 0
         total = f" of about {expected}" if expected >= self._number else ""
         parts = [f"trial {self._number}{total}: {_tried(self._trial)}"]

@@ -151,6 +151,17 @@ def test_what_one_trial_says_stands_on_a_terminal_until_the_answer_and_is_a_line
     assert "\x1b[2K" in erased, "what stood there is gone before the answer comes"
 
 
+def test_between_two_trials_the_line_says_what_is_done() -> None:
+    progress, _, _ = off_terminal()
+    sample = result(512, TrialKind.MEMORY)
+    assert progress.line() == ""
+    with progress:
+        progress.trial_started(sample.trial, 1, 8)
+        progress.trial_ended(sample)
+        assert progress.line() == "working out what the trials show"
+    assert progress.line() == ""
+
+
 def test_an_exception_passes_through_and_leaves_the_terminal_as_it_was() -> None:
     stream = io.StringIO()
     with pytest.raises(KeyboardInterrupt), Progress(stream, is_terminal=True) as progress:
