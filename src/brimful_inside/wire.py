@@ -133,6 +133,8 @@ class TrialConfig:
     find_places: Optional[str] = None
     # setting -> where its value is set in a script without a flag
     places: Dict[str, Place] = field(default_factory=dict)
+    watches_branches: bool = False  # report the branches of the script that no step took
+    reach: List[str] = field(default_factory=list)  # "train.py:88": lines that it is to come to
     parent_pid: Optional[int] = None  # the trial's first process ends when this one does
     version: int = WIRE_VERSION
 
@@ -381,6 +383,19 @@ class Asked:
 
 
 @dataclass(frozen=True)
+class NotRun:
+    """A branch of the script that works with tensors and that no step of a trial took, though its
+    condition may come true later."""
+
+    file: str
+    line: int  # of the condition
+    condition: str  # "step > args.penalty_after"
+    first_line: int  # of what did not run; 0: the condition always held, and nothing stands beside
+    last_line: int
+    evaluates: bool  # an evaluation is among it
+
+
+@dataclass(frozen=True)
 class LeftOut:
     """Work of a trial that was not run, since what was run shows it (`brimful_inside.left_out`)."""
 
@@ -462,6 +477,8 @@ class Report:
     environments: Optional[str] = None
     # whether a DataLoader gave no batch, and none did over its data
     unused_loader: bool = False
+    not_run: List[NotRun] = field(default_factory=list)  # of the first rank
+    not_reached: List[str] = field(default_factory=list)  # of `TrialConfig.reach`
 
 
 EVENTS: Dict[str, Type[Any]] = {

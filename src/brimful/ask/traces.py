@@ -113,8 +113,10 @@ class Trials:
         return result
 
     def learn_what_is_shown_once(self) -> None:
-        """Before a search begins, whose traces have to be comparable."""
-        if self.shown_whole is None and self.in_batches and not self.others:
+        """Before a search begins, whose traces have to be comparable. A line that is to be reached
+        may come after all that is shown once."""
+        shows_all = self.others or self.session.options.reach
+        if self.shown_whole is None and self.in_batches and not shows_all:
             self.shown_whole = first_to_show_whole(self.session.results, self.session.folder)
 
     def trial_at(self, size: int | None, limitless: bool = False) -> Trial:
@@ -131,6 +133,8 @@ class Trials:
             kind=TrialKind.TRACE,
             others=self.others,
             time_loader=None if any(map(trained, self.session.results)) else self.time_loader,
+            watches_branches=not any(map(trained, self.session.results)),
+            reach=self.session.options.reach,
             ends=Ends(
                 steps=self.session.options.steps or 3,
                 see_eval=self._is_to_be_whole(size),

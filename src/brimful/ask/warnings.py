@@ -11,6 +11,7 @@ from brimful.ask.traces import Trials
 from brimful.decide.audit.findings import findings
 from brimful.decide.loaders_seen import largest_batch, loaders
 from brimful.decide.memory.intervals import COMPILED
+from brimful.decide.not_run import about_branches
 from brimful.measure import accelerators
 from brimful.measure.traces import cards_of
 from brimful.trials.results import OLD_TORCH, OLDEST_TORCH, ignores_the_batch_size
@@ -59,6 +60,7 @@ def warnings_of(view: CardView, answer: MemoryAnswer) -> list[Diagnostic]:
         *_about_the_trial(result),
         *seen_once(view.trials.shown_whole),
         *about_growth(view, answer),
+        *about_branches(view.trials.session.results),
     ]
 
 

@@ -142,6 +142,14 @@ CARD, COMMON = Card(), Common()
 _MOST_DIGITS = 15  # more than anything that is counted here has
 
 
+def line(text: str) -> str:
+    """ "train.py:88", of --reach."""
+    file, _, number = text.rpartition(":")
+    if not file.endswith(".py") or not number.isdecimal():
+        raise UsageError(f"--reach {text[:80]}", "it takes a line of the script: train.py:88")
+    return text
+
+
 def whole(name: str, text: str, least: int) -> int:
     if not text.isdecimal() or len(text) > _MOST_DIGITS or int(text) < least:
         raise UsageError(f"{name} {text[:80]}", f"it takes a whole number, {least} or more")

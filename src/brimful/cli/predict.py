@@ -1,6 +1,6 @@
 """`brimful predict`: its options."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +16,7 @@ from brimful.cli.options import (
     Words,
     axes,
     flag,
+    line,
     setting_name,
     whole,
 )
@@ -45,6 +46,9 @@ class Question:
     sizes
         The batch sizes of the table that says what each means: --sizes 32,48,64. Without it,
         brimful takes some up to the largest. No further trial is run.
+    reach
+        A line that the script comes to later than a trial: --reach train.py:88. The conditions that
+        lead there are let come true after the first steps, so that what it takes is counted.
     snapshot
         Write the predicted run for PyTorch's memory viewer (pytorch.org/memory_viz): --snapshot
         peak.pickle.
@@ -55,6 +59,7 @@ class Question:
     solve: Annotated[str | None, Parameter(metavar="NAME")] = None
     grid: Annotated[tuple[str, ...], flag(metavar="NAME=N,N,...")] = ()
     sizes: Annotated[str | None, Parameter(metavar="N,N,...")] = None
+    reach: Annotated[tuple[str, ...], flag(metavar="FILE:LINE")] = ()
     snapshot: Annotated[Path | None, Parameter(group=OUTPUT, metavar="FILE")] = None
 
 
@@ -73,10 +78,12 @@ def predict(
 
     sizes, samples, solve = question.sizes, question.samples, question.solve
     with views.progress() as watcher:
+        chosen = common.chosen(watcher)
+        chosen["options"] = replace(chosen["options"], reach=tuple(map(line, question.reach)))
         record = verb(
             words,
             **asdict(card),
-            **common.chosen(watcher),
+            **chosen,
             what_if=question.what_if,
             samples=whole("--samples", samples, 1) if samples is not None else None,
             solve=solve and setting_name(solve),

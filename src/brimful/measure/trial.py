@@ -118,6 +118,8 @@ def config_of(trial: Trial, folder: Path, scans: Sequence[Path] = ()) -> wire.Tr
         time_loader=trial.time_loader,
         find_places=trial.find_places,
         places=dict(trial.command.places),
+        watches_branches=trial.watches_branches or bool(trial.reach),
+        reach=list(trial.reach),
         parent_pid=os.getpid(),
     )
 

@@ -55,7 +55,10 @@ _TOLD_TO_END = {
 }
 #: What the headline says of a prediction beside its numbers; all else that changes the meaning of
 #: the numbers stands below it.
-IN_THE_HEADLINE = ("memory-grows", "idle-cards", "no-whole-step", "not-compiled", "partial")
+IN_THE_HEADLINE = (
+    *("memory-grows", "idle-cards", "no-whole-step", "not-compiled", "not-reached"),
+    "partial",
+)
 _FITS = {
     Verdict.FITS: "fits",
     Verdict.TIGHT: "is tight on",
@@ -206,11 +209,23 @@ def of_prediction(prediction: Prediction) -> Headline:
     codes = {warning.code for warning in prediction.warnings}
     if fits and prediction.evaluates_later:
         verdict += " No evaluation was reached, and none is counted; more --steps may reach one."
+    if fits and prediction.not_run:
+        verdict += f" {_not_run_text(prediction)}"
     waits = prediction.loading is not None and prediction.loading.binds
     grows = "memory-grows" in codes
-    in_doubt = other or waits or prediction.evaluates_later or "no-whole-step" in codes
+    later = prediction.evaluates_later or bool(prediction.not_run)
+    in_doubt = other or waits or later or "no-whole-step" in codes
     tone = "bad" if not fits or grows else "note" if in_doubt else "good"
     return Headline(tone, verdict, "" if other or grows else _largest_text(prediction))
+
+
+def _not_run_text(prediction: Prediction) -> str:
+    """ "Lines 88–92 (`step > args.penalty_after`) ran in no trial: what they take is not counted;
+    --reach train.py:88 counts it."."""
+    more = len(prediction.not_run) - _NAMED
+    warnings = [warning for warning in prediction.warnings if warning.code == "not-run"]
+    said = [f"{capitalized(w.problem)}; {w.suggestion}." for w in warnings[:_NAMED]]
+    return " ".join([*said, *([f"{counted(more, 'more such place')}: --details."] * (more > 0))])
 
 
 def _before_numbers(prediction: Prediction) -> str:
@@ -227,6 +242,7 @@ def _said_of(prediction: Prediction, codes: Sequence[str]) -> str:
     return " ".join(f"{capitalized(w.problem)}; {w.suggestion}." for w in warnings)
 
 
+_NAMED = 2  # places that no trial came to
 AT_MOST = 0.03  # of the peak: less at upper bounds is not worth a word (a bench's median is 1 %)
 
 

@@ -55,6 +55,7 @@ class Options:
     steps: int | None = None  # measured steps of a trial; None: as the verb needs
     # `decide.batch_size_place`: "auto", "flag", "script", "loader" or "none".
     batch_size_from: str = AUTO
+    reach: tuple[str, ...] = ()  # "train.py:88": lines that each trial is to come to
     watcher: Watcher = field(default_factory=Watcher)
 
 

@@ -32,7 +32,7 @@ from brimful.values.given import (
     Setting,
     Source,
 )
-from brimful_inside.wire import Asked, PhasePeak, Place, WorstBatch
+from brimful_inside.wire import Asked, NotRun, PhasePeak, Place, WorstBatch
 
 
 @dataclass(frozen=True)
@@ -248,6 +248,7 @@ class Prediction:
     # where there are several cards or ranks: all of them; `peak` is the worst one's
     cards: tuple[CardPeak, ...] = ()
     alone_of: int | None = None  # one rank of so many was started, without the others
+    not_run: tuple[NotRun, ...] = ()  # branches of the script that no step of the trials took
     # None: the card's rates are not known, or no step was traced whole
     speed: PredictedSpeed | None = None
     breakdown: Breakdown | None = None  # of the device peak; None where no trace could be read

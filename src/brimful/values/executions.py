@@ -105,6 +105,8 @@ class Trial:
     as_drawn: bool = False
     # then: which batch, and the next, is the largest of many drawn at random
     largest_at: int | None = None
+    watches_branches: bool = False  # report the branches of the script that no step took
+    reach: tuple[str, ...] = ()  # "train.py:88": lines that it is to come to
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,7 @@ from brimful.ask.warnings import about_steps, warnings_of
 from brimful.decide.loaders_seen import largest_batch
 from brimful.decide.memory.search_traced import NOT_FOLLOWED
 from brimful.decide.next_command import after_prediction, recommended
+from brimful.decide.not_run import branches_not_run
 from brimful.decide.run.settings import BATCH_SIZE
 from brimful.decide.speed.epoch import epoch_of, loading_of
 from brimful.decide.tune.sizes import sizes_to_show
@@ -286,6 +287,7 @@ def _prediction(
     largest = _largest(trials, answer, fits)
     in_force = trials.in_force(answer.conclusion, answer.size)
     most = largest_with_a_step(trials, largest)
+    branches = branches_not_run(trials.session.results)
     speed = speed_of(view, in_force, most)
     if isinstance(speed, Diagnostic):
         warnings.append(speed)
@@ -301,7 +303,9 @@ def _prediction(
         peak=answer.peak,
         phases=answer.phases,
         not_seen=tuple(name for name in PHASES if name not in answer.phases),
-        evaluates_later="eval" not in answer.phases and report.unused_loader,
+        evaluates_later="eval" not in answer.phases
+        and report.unused_loader
+        and not any(branch.evaluates for branch in branches),
         largest_batch_size=largest if trials.in_batches else None,
         largest_with_a_step=most if trials.in_batches else None,
         solved=_solved(trials, answer, largest),
@@ -319,6 +323,7 @@ def _prediction(
         warnings=tuple(warnings),
         cards=_card_peaks(view, answer) if answer.peak is not None else (),
         alone_of=view.device.ranks,
+        not_run=branches,
         speed=speed,
         loading=loading_of(trials.session.results, speed),
         breakdown=explained.breakdowns.whole if explained else None,

@@ -18,6 +18,7 @@ from brimful_inside.probe.memory.phases import Phases
 from brimful_inside.probe.outside_work import OutsideWork
 from brimful_inside.probe.passes import EVAL, TRAIN, Pass
 from brimful_inside.probe.process.early_stop import Limits
+from brimful_inside.probe.script_text import branches
 
 
 class Course:
@@ -48,10 +49,16 @@ class Course:
     def evaluates(self) -> bool:
         return self._phases.current == EVAL
 
+    @property
+    def _has_evaluated(self) -> bool:
+        """Or need not; and a line that the trial is to reach was reached."""
+        over = self._limits.ends_with_steps or self.evaluated
+        return over and not branches.not_reached(self._steps.count)
+
     def train(self) -> None:
         """A sign of training. After the measured steps and an evaluation, that is the end."""
         self._outside.training()
-        if self.measured and self.evaluated:
+        if self.measured and self._has_evaluated:
             self._is_over()
         self.resume()
 
@@ -89,11 +96,11 @@ class Course:
         steps so far, over all ranks."""
         steps, attempts = self._steps.count, self._steps.attempts
         if self.measured:
-            if self._limits.too_many(has_loader, passes) or self.evaluated:
+            if self._limits.too_many(has_loader, passes) or self._has_evaluated:
                 self._is_over()
         elif self._limits.enough(steps, attempts, passes, samples):
             self.measured = True
-            if self._limits.ends_with_steps or self.evaluated:
+            if self._has_evaluated:
                 self._is_over()
 
     def restart(self) -> None:

@@ -76,7 +76,7 @@ def start() -> None:
     if context.only_imports:
         _begin_forked_trial(context, serve(context))
     config = context.config
-    if config.audits or config.find_places or config.places:
+    if config.audits or config.find_places or config.places or config.watches_branches:
         from brimful_inside.probe.script_text.places import enter_user_code
 
         enter_user_code(config)

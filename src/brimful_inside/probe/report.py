@@ -14,7 +14,7 @@ from brimful_inside.probe.context import guarded, note_own_error
 from brimful_inside.probe.hooks.optimizer_steps import BY_HAND
 from brimful_inside.probe.memory.device_memory import accelerator_type, is_started
 from brimful_inside.probe.process.exit import world
-from brimful_inside.probe.script_text import user_code
+from brimful_inside.probe.script_text import branches, user_code
 from brimful_inside.probe.script_text.definitions import definitions
 from brimful_inside.probe.script_text.places import places_of_input
 from brimful_inside.probe.script_text.recorders import replaced
@@ -174,6 +174,8 @@ def report_of(probe: Any, ended: str, waits: bool = True) -> Report:
         if probe.loaders.any_trained
         else next((name for name in ENVIRONMENTS if name in sys.modules), None),
         unused_loader=over and probe.loaders.any_unused,
+        not_run=branches.not_run() if over and rank == 0 else [],
+        not_reached=branches.not_reached() if over and rank == 0 else [],
         left_out=[*probe.device.left_out(), *probe.loaders.left_out()],
         **{"split_over": probe.audited.split_over, **probe.device.read()},
     )
@@ -242,6 +244,8 @@ def _notes(probe: Any) -> List[str]:
     kinds = ", ".join("%s: %d" % (optimizer.name, optimizer.steps) for optimizer in optimizers)
     target = probe.warmup_steps + config.ends.steps
     unevaluated = probe.course.measured and "eval" not in probe.phases.read()
+    # a branch that evaluates is said by itself
+    unevaluated = unevaluated and not any(branch.evaluates for branch in branches.not_run())
     notes = {
         "the script used no accelerator": config.device == "accelerator" and not is_started(),
         "no optimizer stepped": steps.count == 0,

@@ -107,6 +107,7 @@ def test_what_is_no_budget_is_reported(typed, budget, expected):
         (["predict", "--gpu", "t4"], "no command was given"),
         (["predict", "--gpu", "t4", "--"], "no command was given"),
         (["predict", "--gpuu", "t4", *TRAIN, "8"], "--gpuu"),
+        (["predict", "--gpu", "t4", "--reach", "a.py", *TRAIN, "8"], "a line of the script"),
         (
             ["predict", "--gpu", "t4", "--snapshot", "none/peak.pickle", *TRAIN, "8"],
             "none/peak.pickle cannot be written: No such file or directory",

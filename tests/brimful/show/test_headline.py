@@ -18,6 +18,7 @@ from brimful.values import (
     Diagnostic,
     Estimate,
     Loading,
+    NotRun,
     Objective,
     Plan,
     Prediction,
@@ -305,6 +306,17 @@ def test_what_fits_is_without_an_evaluation_where_one_may_come_after_the_trial()
     later = of_prediction(prediction(evaluates_later=True))
     assert later.tone == "note" and "No evaluation was reached" in later.verdict
     assert "evaluation" not in of_prediction(prediction()).sentence
+
+
+def test_what_ran_in_no_trial_is_said_of_what_fits_and_of_no_more_than_two_places() -> None:
+    branch = NotRun("train.py", 4, "step > 9", 5, 5, False)
+    late = Diagnostic("not-run", "line 5 ran in no trial", "", "--reach train.py:5 counts it")
+    for number, more in ((1, ""), (2, ""), (3, " 1 more such place: --details.")):
+        said = of_prediction(prediction(not_run=(branch,) * number, warnings=(late,) * number))
+        sentence = " Line 5 ran in no trial; --reach train.py:5 counts it."
+        assert said.tone == "note" and said.verdict.endswith(sentence * min(2, number) + more)
+    fails = prediction(verdict=Verdict.DOES_NOT_FIT, not_run=(branch,), warnings=(late,))
+    assert "no trial" not in of_prediction(fails).verdict
 
 
 def test_what_changes_the_meaning_of_numbers_comes_before_them_and_the_rest_after() -> None:

@@ -13,7 +13,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from brimful_inside.probe.context import guarded, patch
-from brimful_inside.probe.script_text import config_files, user_code
+from brimful_inside.probe.script_text import branches, config_files, user_code
 from brimful_inside.probe.script_text.literals import (
     Literal,
     Literals,
@@ -45,7 +45,7 @@ _OF_LOADERS = os.path.join("torch", "utils", "data", "")
 
 def enter_user_code(config: TrialConfig) -> None:
     """Before the script starts: its text is read by us where a place in it is found or set, or what
-    it asks for is audited."""
+    it asks for is audited, or its branches are watched."""
     global literals
     by_file: Dict[str, Dict[Tuple[int, int], Tuple[int, int]]] = {}
     for name, place in config.places.items():
@@ -66,6 +66,9 @@ def enter_user_code(config: TrialConfig) -> None:
         changes.append(literals.mark)
     elif config.audits:
         changes.append(record)
+    if config.watches_branches:
+        branches.reach(config.reach)
+        changes.append(branches.watch)
     if changes:
         user_code.enter(changes)
 
