@@ -461,6 +461,8 @@ class Report:
     # allocation of number "cycles_made" in the trace, of at most "cycles_alive" steps at once
     # (absent: nothing collects them). What does not grow is absent.
     growth: Dict[str, int] = field(default_factory=dict)
+    # imaginary: bytes of gradients whose weights no optimizer holds, by their module's class
+    unstepped: Dict[str, int] = field(default_factory=dict)
     counters: Optional[RunCounters] = None  # of a whole run
     # in audits: lines of the script that wait for a value of a card
     device_reads: Dict[str, int] = field(default_factory=dict)

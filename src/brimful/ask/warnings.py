@@ -10,10 +10,11 @@ from brimful.ask.shown_once import seen_once
 from brimful.ask.traces import Trials
 from brimful.decide.audit.findings import findings
 from brimful.decide.loaders_seen import largest_batch, loaders
+from brimful.decide.memory.gradients import unstepped_gradients
 from brimful.decide.memory.intervals import COMPILED
 from brimful.decide.not_run import about_branches
 from brimful.measure import accelerators
-from brimful.measure.traces import cards_of
+from brimful.measure.traces import cards_of, read_trace
 from brimful.trials.results import OLD_TORCH, OLDEST_TORCH, ignores_the_batch_size
 from brimful.units import counted, format_bytes, format_duration, format_interval, noun_of
 from brimful.values import (
@@ -61,7 +62,13 @@ def warnings_of(view: CardView, answer: MemoryAnswer) -> list[Diagnostic]:
         *seen_once(view.trials.shown_whole),
         *about_growth(view, answer),
         *about_branches(view.trials.session.results),
+        *_about_gradients(view.trials, result),
     ]
+
+
+def _about_gradients(trials: Trials, result: TrialResult) -> Iterator[Diagnostic]:
+    if result.reports[0].unstepped:
+        yield from unstepped_gradients(result, read_trace(result, trials.session.folder))
 
 
 def _about_the_batch_size(

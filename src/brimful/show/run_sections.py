@@ -67,6 +67,7 @@ _CHANGE_THE_NUMBERS = (
         "memory-grows",
         "evaluation-collects",
         "limit-pytorch",
+        "unstepped-gradients",
     ),
     *("stray-card", "one-rank-alone", "changes-nothing", "idle-cards", "not-reached"),
 )

@@ -91,6 +91,7 @@ class Allocation:
     site: Site
     itemsize: int = 0  # bytes of an element of a parameter, a state, ...; 0: not known
     at_most: bool = False  # its size is an upper bound, as the values are not there that decide it
+    steps: int = 0  # at whose backward passes it was alive
 
 
 @dataclass(frozen=True)
@@ -178,7 +179,7 @@ def _allocation(life: _Life, tag: Tag | None, as_large_as_a_parameter: bool) -> 
         category, itemsize = _OF_TAG.get(tag.category, OTHER), tag.itemsize
         if tag.model or category == INPUTS:
             owner = tag.module, tag.model
-    return Allocation(life.op, category, *owner, site, itemsize, life.at_most)
+    return Allocation(life.op, category, *owner, site, itemsize, life.at_most, len(life.steps))
 
 
 def _category(life: _Life) -> str:

@@ -6,13 +6,14 @@ lead to, and yields the change, or why it cannot help; nothing where it does not
 yields several, each is the same change taken further.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
 
 from brimful.decide.memory import remedies
-from brimful.decide.memory.breakdown import GRADIENTS, OPTIMIZER_STATE, PARAMETERS
+from brimful.decide.memory.breakdown import GRADIENTS, OPTIMIZER_STATE, PARAMETERS, Allocation
 from brimful.decide.memory.remedies import Memory, Resize
 from brimful.decide.speed import updates
 from brimful.decide.speed.kernels import fit_kernels
@@ -230,6 +231,36 @@ def _smaller_evaluation(now: Situation) -> Changes:
 # --- changes to the script ---
 
 
+def _last_result(now: Situation) -> Changes:
+    unit = "batch" if now.memory.phase == "eval" else "step"
+    how = f"del what {{}} made, before the next {unit} begins"
+    what = "freeing the last result"
+    yield from _freed_sooner(now, remedies.is_a_result, "last-result", what, how)
+
+
+def _gradients_of_the_last_step(now: Situation) -> Changes:
+    how = "optimizer.zero_grad() right after optimizer.step(): what {} made lives on till then"
+    what = "freeing gradients after the step"
+    yield from _freed_sooner(now, remedies.is_a_gradient, "zero-grad", what, how)
+
+
+def _freed_sooner(
+    now: Situation, concerns: Callable[[Allocation], bool], code: str, what: str, how: str
+) -> Changes:
+    """Nothing where it does not lower the peak. `how` has a place for the line that makes most of
+    what is freed."""
+    memory = now.memory
+    after = memory.freed_sooner(concerns)
+    if not remedies.is_worth_it(memory.device_bytes, after.device_bytes):
+        return
+    lines = Counter[str]()
+    for number in memory.carried_over(concerns):
+        where = memory.annotated.allocations[number].site.where
+        lines[where.partition(" in ")[0]] += memory.sizes[number]
+    line = how.format(lines.most_common(1)[0][0])
+    yield Change(code, what, line, lambda memory: memory.freed_sooner(concerns))
+
+
 def _micro_batches(now: Situation) -> Changes:
     """The same batch in parts with the gradients summed: as few as make it fit, else the most that
     sizes are known for.
@@ -342,5 +373,8 @@ def _sharded(now: Situation) -> Changes:
 
 FREE = (_expandable_segments, _fused_optimizer, _smaller_evaluation)
 MICRO_BATCHES = (_micro_batches,)
-OF_THE_SCRIPT = (_mixed_precision, _chunked_loss, _gradient_checkpointing, _eight_bit_states)
+OF_THE_SCRIPT = (
+    *(_last_result, _gradients_of_the_last_step),
+    *(_mixed_precision, _chunked_loss, _gradient_checkpointing, _eight_bit_states),
+)
 SHARDED = (_sharded,)

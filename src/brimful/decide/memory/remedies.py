@@ -25,7 +25,7 @@ from brimful.decide.memory.breakdown import (
 )
 from brimful.decide.memory.fit import Card
 from brimful.values import Verdict
-from brimful_inside.simulator.program import Program
+from brimful_inside.simulator.program import Event, Program
 from brimful_inside.simulator.replay import FIRST_PHASE, Peaks, Replayed, worst_of
 from brimful_inside.simulator.roofline import Kernel
 from brimful_inside.simulator.trace import OPTIMIZER, RECOMPUTATION, Trace, Uses
@@ -118,6 +118,41 @@ class Memory:
             epochs=(),
             sizes=[max(NOTHING, resize(*row)) if row[2] > NOTHING else row[2] for row in of_each],
         )
+
+    def carried_over(self, concerns: Callable[[Allocation], bool]) -> dict[int, int]:
+        """Allocations of one step, or batch of an evaluation, that the next one ends, with the
+        number of the event with which that one begins."""
+        rows, begun, carried = self.annotated.allocations, list[int](), dict[int, int]()
+        starts, phase, first = [0], FIRST_PHASE, None
+        for at, event in enumerate(self.program.events):
+            if event[0] == "phase":
+                phase, first = event[1], None
+            elif event[0] == "step":
+                starts.append(at + 1)
+            elif event[0] == "malloc":
+                row, size = rows[len(begun)], self.sizes[len(begun)]
+                if phase == "eval" and row.category == INPUTS and first in (None, (row.site, size)):
+                    first = row.site, size
+                    starts.append(at)
+                begun.append(len(starts))
+            elif event[0] == "free":
+                is_of_the_last = begun[event[1]] == len(starts) - 1
+                carried |= (
+                    {event[1]: starts[-1]} if is_of_the_last and concerns(rows[event[1]]) else {}
+                )
+        return carried
+
+    def freed_sooner(self, concerns: Callable[[Allocation], bool]) -> "Memory":
+        """As if these ended before that step or batch."""
+        carried, events = self.carried_over(concerns), list[Event]()
+        ends: dict[int, list[Event]] = {}
+        for number, at in carried.items():
+            ends.setdefault(at, []).append(("free", number))
+        for at, event in enumerate(self.program.events):
+            events += ends.get(at, ())
+            if event[0] != "free" or event[1] not in carried:
+                events.append(event)
+        return replace(self, epochs=(), program=replace(self.program, events=tuple(events)))
 
     def with_all_gradients(self) -> "Memory":
         """Where the gradients of several micro-batches are summed, they live on while the next one
@@ -225,6 +260,15 @@ def evaluation_in(parts: int) -> Resize:
     """What an evaluation makes grows with its batch, the workspaces of its convolutions too."""
     made = (ACTIVATIONS, TEMPORARIES, INPUTS, WORKSPACES, OTHER)
     return _in_parts(parts, lambda row, phase, _: phase == "eval" and row.category in made)
+
+
+def is_a_gradient(row: Allocation) -> bool:
+    return row.category == GRADIENTS
+
+
+def is_a_result(row: Allocation) -> bool:
+    """What no backward pass but that of its own step meets: else the next step goes on with it."""
+    return row.category in (ACTIVATIONS, TEMPORARIES, OTHER) and row.steps <= 1
 
 
 def is_of_the_step(allocation: Allocation) -> bool:

@@ -109,6 +109,26 @@ def is_to_be_trained(module: Any) -> bool:
     return _hold((getattr(optimizer, "param_groups", []) for optimizer in _optimizers), module)
 
 
+def gradients_of_no_optimizer(modules: Iterable[Tuple[Any, str]]) -> Dict[str, int]:
+    """Bytes on the card of gradients whose weights no optimizer holds, by the name of their module.
+    {} where optimizers hold weights of no module, as copies in another format are."""
+    held = {
+        id(parameter)
+        for optimizer in _optimizers
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    }
+    found: Dict[str, int] = {}
+    owned = {id(p): (p, name) for module, name in modules for p in module.parameters()}
+    with torch._C.DisableTorchFunction():
+        for number, (parameter, name) in owned.items():
+            gradient = parameter.grad
+            if number not in held and gradient is not None and gradient.is_meta:
+                nbytes = gradient.numel() * gradient.element_size()
+                found[name] = found.get(name, 0) + nbytes
+    return found if held and held <= owned.keys() else {}
+
+
 def _hold(groups: Iterable[List[Any]], module: Any) -> bool:
     parameters = {id(p) for p in module.parameters()}
     return any(

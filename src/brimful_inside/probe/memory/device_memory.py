@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 import torch
 
 from brimful_inside.probe.context import ProcessContext, environment_number, guarded
+from brimful_inside.probe.hooks.optimizer_steps import gradients_of_no_optimizer
 from brimful_inside.probe.import_hooks import import_hooks
 from brimful_inside.wire import Card, CardSeen, LeftOut, PhasePeak
 
@@ -204,8 +205,14 @@ class ImaginaryMeter(DeviceMeter):
             "communicators": sorted(self._gpu.communicators.values()),
             "split_over": self._gpu.split_over,
             "alike": sorted(map(list, self._gpu.machine.alike)),
+            "unstepped": self._unstepped(),
             "cards": self._cards(),
         }
+
+    def _unstepped(self) -> Dict[str, int]:
+        annotations = self._gpu.annotations
+        roots = () if annotations is None else annotations.calls.living_roots()
+        return gradients_of_no_optimizer(roots)
 
     def left_out(self) -> List[LeftOut]:
         annotations = self._gpu.annotations

@@ -212,3 +212,55 @@ def test_a_loss_in_chunks_shrinks_the_logits_in_either_precision_and_leaves_laye
         remedies.chunked_loss(replace(held, card=replace(CARD, context_bytes=100 * GIB))) is None
     ), "too small to matter"
     assert remedies.chunked_loss(memory(Phase("train"), *one_step(1, 10))) is None
+
+
+def looped(made: str, ends_in_backward: bool = False, keeps: bool = False) -> Memory:
+    """Three steps, each of which makes 64 MiB of activations, and 40 MiB that `made` says, which
+    the next step ends: before its backward pass, or in it; or none ends, if it `keeps` them."""
+    rows = [Phase("train"), Site(1, "", "a.py:7 in f: y = net(x)"), At(1)]
+    for step in (1, 2, 3):
+        last, activation, result = 10 * step - 10, 10 * step + 1, 10 * step
+        ends = [Free(last)] if step > 1 and not keeps else []
+        makes = [Malloc(result, 40 * MIB, "aten.mm")]
+        makes += [Tag(result, "gradient", "h", "Net", 4)] * (made == "gradient")
+        rows += [Malloc(activation, 64 * MIB, "aten.mm")]
+        rows += [] if made == "gradient" else makes
+        rows += [] if ends_in_backward else ends
+        rows += [Backward(True), Free(activation)]
+        rows += (makes if made == "gradient" else []) + [Backward(False)]
+        rows += (ends if ends_in_backward else []) + [Step(step)]
+    return memory(*rows)
+
+
+@pytest.mark.parametrize(
+    ("held", "concerns", "less"),
+    [
+        (looped("result"), remedies.is_a_result, 40),
+        (looped("gradient"), remedies.is_a_gradient, 40),
+        (looped("gradient"), remedies.is_a_result, 0),
+        # what the next step computes with (a recurrent network's state) cannot end before it
+        (looped("result", ends_in_backward=True), remedies.is_a_result, 0),
+        (looped("result", keeps=True), remedies.is_a_result, 0),
+    ],
+)
+def test_what_the_next_step_ends_may_end_before_it_unless_that_goes_on_with_it(
+    held, concerns, less
+):
+    sooner = held.freed_sooner(concerns)
+    before, after = (memory.replay(None).peak.allocated for memory in (held, sooner))
+    assert before - after == less * MIB
+    assert bool(held.carried_over(concerns)) == bool(less)
+    assert sorted(sooner.program.events) == sorted(held.program.events)
+
+
+def test_the_result_of_an_evaluation_batch_may_end_before_the_next_one():
+    rows = [Phase("eval")]
+    for batch in (1, 2, 3):
+        of_batch = 10 * batch
+        rows += [Malloc(of_batch, MIB, "aten.copy"), Tag(of_batch, "input"), Free(of_batch)]
+        rows += [Malloc(of_batch + 1, 100 * MIB, "aten.mm")]
+        rows += [Free(of_batch - 9)] if batch > 1 else []
+    held = memory(*rows)
+    assert list(held.carried_over(remedies.is_a_result)) == [1, 3]
+    before, after = (m.device_bytes for m in (held, held.freed_sooner(remedies.is_a_result)))
+    assert before - after == 100 * MIB

@@ -261,3 +261,38 @@ def test_passes_of_a_process_with_an_optimizer_and_a_single_pass_are_no_steps(
     run_trial, has, passes, device
 ):
     assert run_trial(BY_HAND, argv=(has, str(passes)), device=device).report["optimizers"] == []
+
+
+TAUGHT = """
+import torch
+from torch import nn
+
+teacher, student = nn.Sequential(nn.Linear(512, 1024)).cuda(), nn.Linear(512, 1024).cuda()
+{made}
+for step in range(9):
+    x = torch.randn(8, 512, device="cuda")
+    {taught}
+    loss = (student(x) - goal).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+COPIES = "optimizer = torch.optim.SGD([p.clone().detach() for p in student.parameters()], 0.1)"
+
+
+@pytest.mark.parametrize(
+    ("made", "taught", "expected"),
+    [
+        ("", "goal = teacher(x)", {"Sequential": 4 * 513 * 1024}),
+        ("", "with torch.no_grad(): goal = teacher(x)", {}),
+        ("teacher.requires_grad_(False)", "goal = teacher(x)", {}),
+        # it has an optimizer of its own, that steps more seldom
+        ("other = torch.optim.SGD(teacher.parameters(), 0.1)", "goal = teacher(x)", {}),
+        (COPIES, "goal = teacher(x)", {}),  # nobody knows which weights those are copies of
+    ],
+)
+def test_gradients_of_weights_that_no_optimizer_holds_are_known(run_trial, made, taught, expected):
+    made = f"optimizer = torch.optim.SGD(student.parameters(), 0.1)\n{made}"
+    script = TAUGHT.format(made=made, taught=taught)
+    report = run_trial(script, device="imaginary", trace=True).report
+    assert report["unstepped"] == expected
