@@ -393,21 +393,18 @@ def largest_scaled(
     bad: int,
     fixed: frozenset[int],
 ) -> int:
-    """The largest batch size from `good` to below `bad` whose epoch fits, by those at a size: one
-    order as modelled says about where, all of them under all assumptions say how far below."""
-    orders = programs[:ORDERS]
-    if card.sure_bytes < 0 or not orders:
-        return good if orders else bad - 1
-    worst = _worst_order(card, orders)
+    """About the largest batch size from `good` to below `bad` whose epoch fits, by the order that
+    reserves most at a size: as it is replayed, then down to where it fits under all assumptions."""
+    if card.sure_bytes < 0 or not programs:
+        return good if programs else bad - 1
+    worst = _worst_order(card, programs[:ORDERS])
 
-    def runs_out(wanted: int) -> bool:
+    def is_too_much(wanted: int, assumes: bool = True) -> bool:
         (order,) = scaled([worst], size, wanted, fixed)
-        return card.replay(order, card.sure_bytes, assumes=False).full is not None
+        return not card.fits(partial(card.replay, order, assumes=assumes))
 
-    def is_too_much(wanted: int) -> bool:
-        return not fits_in_all_orders(card, scaled(orders, size, wanted, fixed))
-
-    edge = good + bisect_left(range(good + 1, bad), True, key=runs_out)
+    plainly = partial(is_too_much, assumes=False)
+    edge = good + bisect_left(range(good + 1, bad), True, key=plainly)
     above, step = edge + 1, max(1, least_step(edge) // 3)
     while edge > good and is_too_much(edge):
         above, edge, step = edge, max(good, edge - step), 2 * step

@@ -251,7 +251,7 @@ def test_only_multiples_are_looked_at_whatever_the_data_sets_length():
     assert all(size % 8 == 0 for size in looked_at)
 
 
-@pytest.mark.parametrize("fails_from", [None, 46, 50])
+@pytest.mark.parametrize("fails_from", [None, 46, 54])
 @pytest.mark.parametrize("ceiling", [45, 2000])
 def test_where_no_batch_is_made_of_the_largest_samples_alone_the_batch_size_rises(
     ceiling, fails_from
