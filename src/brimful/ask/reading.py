@@ -26,6 +26,7 @@ from brimful.decide.memory.search_traced import (
     MemoryConclusion,
 )
 from brimful.decide.memory.size_model import SizeModel
+from brimful.decide.memory.strays import on_the_fullest, strays
 from brimful.decide.memory.uneven import (
     ORDERS,
     scaled,
@@ -287,8 +288,9 @@ def view_of(session: Session, began: Start, settings: Mapping[str, Setting], **m
 
 def with_its_context(gpu: Gpu, result: TrialResult, program: Program) -> Gpu:
     """The card with the context that a trial's program has on it: with cuDNN's for convolutions,
-    and NCCL's for its groups.
+    NCCL's for its groups, and what other ranks hold there.
     """
     uses_cudnn = any("conv" in name for name in program.operations)
     communicators = max((report.communicators for report in result.reports), key=len, default=[])
-    return replace(gpu, context_bytes=context_of(gpu, uses_cudnn, communicators))
+    beside = on_the_fullest(strays(result.reports))
+    return replace(gpu, context_bytes=context_of(gpu, uses_cudnn, communicators, beside))

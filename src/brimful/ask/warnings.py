@@ -12,6 +12,7 @@ from brimful.decide.audit.findings import findings
 from brimful.decide.loaders_seen import largest_batch, loaders
 from brimful.decide.memory.gradients import unstepped_gradients
 from brimful.decide.memory.intervals import COMPILED
+from brimful.decide.memory.strays import about_strays
 from brimful.decide.not_run import about_branches
 from brimful.measure import accelerators
 from brimful.measure.traces import cards_of, read_trace
@@ -245,25 +246,7 @@ def _about_ranks(result: TrialResult) -> Iterator[Diagnostic]:
             "they depend on the links between the cards, and count with the context",
             "",
         )
-    for report in result.reports:
-        home = max(report.cards, key=lambda card: card.peak.reserved_bytes or 0, default=None)
-        for card in report.cards:
-            others = [
-                r.rank
-                for r in result.reports
-                if r is not report and any(c.index == card.index for c in r.cards)
-            ]
-            if home is not None and card.index != home.index and others:
-                yield Diagnostic(
-                    "stray-card",
-                    f"rank {report.rank} works on cuda:{home.index} and holds "
-                    f"{format_bytes(card.peak.reserved_bytes or 0)} "
-                    f"on cuda:{card.index} as well, which is rank {others[0]}'s",
-                    "that card needs the memory of both, and a CUDA context for each; the peaks "
-                    "here are each rank's own",
-                    "call torch.cuda.set_device(local_rank) first, and load checkpoints with "
-                    "map_location",
-                )
+    yield from about_strays(result.reports)
 
 
 def _about_the_trial(result: TrialResult) -> Iterator[Diagnostic]:

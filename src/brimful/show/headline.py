@@ -57,6 +57,7 @@ _TOLD_TO_END = {
 #: the numbers stands below it.
 IN_THE_HEADLINE = (
     *("memory-grows", "idle-cards", "no-whole-step", "not-compiled", "not-reached"),
+    "stray-card",
     "partial",
 )
 _FITS = {

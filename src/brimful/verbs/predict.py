@@ -20,6 +20,7 @@ from brimful.ask.traces import Trials
 from brimful.ask.warnings import about_steps, warnings_of
 from brimful.decide.loaders_seen import largest_batch
 from brimful.decide.memory.search_traced import NOT_FOLLOWED
+from brimful.decide.memory.strays import strays
 from brimful.decide.next_command import after_prediction, recommended
 from brimful.decide.not_run import branches_not_run
 from brimful.decide.run.settings import BATCH_SIZE
@@ -376,10 +377,10 @@ def _largest(trials: Trials, answer: MemoryAnswer, fits: bool) -> int | None:
 
 
 def _card_peaks(view: CardView, answer: MemoryAnswer) -> tuple[CardPeak, ...]:
-    """The peak of every card of every rank; () where there is but one card."""
+    """The peak of the cards that each rank works on; () where there is but one card."""
     card, results, size = view.card, view.trials.results, answer.size
     model = answer.conclusion.size_model if answer.conclusion else None
-    traced = [results[size]] if size in results else results.values()
+    traced = [results[size]] if size in results else list(results.values())
     labels = next(filter(None, map(cards_of, traced)), ())
     if len(labels) < 2:
         return ()
@@ -390,7 +391,9 @@ def _card_peaks(view: CardView, answer: MemoryAnswer) -> tuple[CardPeak, ...]:
         replayed = model.replay_cards_at(size, card.settings)
     if len(replayed) != len(labels):
         return ()
+    elsewhere = {stray[:2] for result in traced for stray in strays(result.reports)}
     return tuple(
         CardPeak(rank, index, card.estimate(shown.peak))
         for (rank, index), shown in zip(labels, replayed, strict=True)
+        if (rank, index) not in elsewhere
     )

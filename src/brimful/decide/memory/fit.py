@@ -56,10 +56,16 @@ _SEGMENT_SOURCE = "cudaMalloc and cudaFree as traced on four cards, github.com/i
 _NCCL_SOURCE = "github.com/NVIDIA/nccl/issues/964, four A100"
 
 
-def context_of(gpu: Gpu, uses_cudnn: bool, communicators: Sequence[int] = ()) -> Estimate:
+def context_of(
+    gpu: Gpu,
+    uses_cudnn: bool,
+    communicators: Sequence[int] = (),
+    strays: Sequence[int] = (),
+) -> Estimate:
     """Bytes that nvidia-smi shows beside PyTorch's memory: the CUDA context, cuDNN's where a
-    convolution runs, and NCCL's buffers for `communicators` of so many ranks each. No interval
-    where all was measured on this very card."""
+    convolution runs, NCCL's buffers for `communicators` of so many ranks each, and so many bytes of
+    other ranks, each with a context of its own. No interval where all was measured on this very
+    card."""
     base, nccl = gpu.context_bytes, nccl_bytes(communicators)
     if uses_cudnn and gpu.cudnn_bytes is not None:
         base = _together(base, gpu.cudnn_bytes, "cuDNN: ")
@@ -68,6 +74,9 @@ def context_of(gpu: Gpu, uses_cudnn: bool, communicators: Sequence[int] = ()) ->
         note = f"with NCCL's buffers, assumed ({_NCCL_SOURCE})"
         ends = NCCL_LOW * nccl, NCCL_HIGH * nccl
         base = _together(base, Estimate(nccl, Source.ASSUMED, *ends, note))
+    for nbytes in strays:
+        other = gpu.context_bytes.with_all(lambda context, more=nbytes: context + more)
+        base = _together(base, other, "another rank's: ")
     return base
 
 
