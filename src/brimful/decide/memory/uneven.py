@@ -393,17 +393,21 @@ def largest_scaled(
     bad: int,
     fixed: frozenset[int],
 ) -> int:
-    """About the largest batch size from `good` to below `bad` whose epoch fits, by the order that
-    reserves most at a size: as it is replayed, then down to where it fits under all assumptions."""
-    if card.sure_bytes < 0 or not programs:
-        return good if programs else bad - 1
-    worst = _worst_order(card, programs[:ORDERS])
+    """About the largest batch size from `good` to below `bad` whose epoch fits, by those at a size:
+    the order that reserves most says about where, all of them under all assumptions how far below.
+    """
+    orders = programs[:ORDERS]
+    if card.sure_bytes < 0 or not orders:
+        return good if orders else bad - 1
+    worst = _worst_order(card, orders)
 
-    def is_too_much(wanted: int, assumes: bool = True) -> bool:
+    def plainly(wanted: int) -> bool:
         (order,) = scaled([worst], size, wanted, fixed)
-        return not card.fits(partial(card.replay, order, assumes=assumes))
+        return not card.fits(partial(card.replay, order, assumes=False))
 
-    plainly = partial(is_too_much, assumes=False)
+    def is_too_much(wanted: int) -> bool:
+        return not fits_in_all_orders(card, scaled(orders, size, wanted, fixed))
+
     edge = good + bisect_left(range(good + 1, bad), True, key=plainly)
     above, step = edge + 1, max(1, least_step(edge) // 3)
     while edge > good and is_too_much(edge):
