@@ -27,7 +27,8 @@ from brimful.measure import accelerators
 from brimful.values import AttemptStarted, Diagnostic, Opened, RunStarted
 
 CODES = {error.exit_code for error in vars(errors).values() if hasattr(error, "exit_code")} | {0}
-VERBS = [name for name in app.app if not name.startswith("-")]
+# mcp has no options, and answers a protocol for as long as its standard input is open.
+VERBS = [name for name in app.app if not name.startswith("-") and name != "mcp"]
 LIMIT_S = 60  # of a call that waits for something
 # It asks the card's own Python, for minutes.
 LEFT_OUT = {"--calibrate", "--words", "--empty-words", "*"}
