@@ -82,7 +82,7 @@ class ScanCache:
             largest=[index for index in result.largest if index in samples or not keeps],
         )
         if samples and collate is not None:
-            result = by_collated(result, samples, collate)
+            result = by_collated(result, samples, collate, dataset)
         return result, samples
 
     def _key(self, dataset: Any, length: int) -> Key:
