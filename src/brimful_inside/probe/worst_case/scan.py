@@ -324,12 +324,15 @@ def _shape_of(part: Any) -> Optional[Tuple[int, ...]]:
 
 
 def by_collated(
-    scan: Scan, samples_of: Any, collate: Callable[[List[Any]], Any], dataset: Any = None
+    scan: Scan,
+    read: Callable[[int], Any],
+    collate: Callable[[List[Any]], Any],
+    copied: Dict[int, Any],
 ) -> Scan:
     """Orders the candidates of a scan, the largest of them as far as time allows, by the batch of
     each alone. The scan as it is where that fails, differs from call to call, is on a device or has
     the sizes that the samples have, and where only the script's own objects could make it.
-    `samples_of`: the samples by their index, the data set itself or some that were kept."""
+    `copied`: what of the script's is copied already, by its id."""
     started = time.monotonic()
     varies = scan.varies
     sizes: Dict[int, Tuple[Dims, int]] = {}
@@ -337,15 +340,15 @@ def by_collated(
         if _holds_shared(collate):
             return scan
         # One that counts its batches starts at the first. PyTorch Geometric's holds the data set.
-        collate = copy.deepcopy(collate, {id(held): held for held in (samples_of, dataset)})
+        collate = copy.deepcopy(collate, copied)
         # equal sizes do not show in a later trial that the samples are the same
         kept = scan.repeatable and scan.extremes
         candidates = worst_indices(scan)[: MOST_COLLATED if kept else FEW]
-        samples = {index: samples_of[index] for index in candidates[:CHECKED]}
+        samples = {index: read(index) for index in candidates[:CHECKED]}
         if not _says_more(list(samples.values()), collate, started + COLLATE_S):
             return scan
         for index in candidates:
-            sample = samples[index] if index in samples else samples_of[index]
+            sample = samples[index] if index in samples else read(index)
             sizes[index] = measure(collate([copy_of(sample)]))
             varies = varies or sizes[index] != sizes[candidates[0]]
             if time.monotonic() - started > (COLLATE_S if varies else FIRST_S):

@@ -5,6 +5,7 @@ part and length), and the same first and largest samples."""
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
@@ -54,6 +55,8 @@ class ScanCache:
         largest. `keeps`: the largest samples come with it where the data set gives others when it
         is asked again. Raises what the data set raises."""
         key = self._key(dataset, length)
+        # A data set that opens its file at first use must open it in its workers, not here.
+        own, dataset = dataset, copy.copy(dataset)
         if self._earlier is None:
             self._earlier = {}
             for path in self._files:
@@ -70,7 +73,7 @@ class ScanCache:
             return result, {}
         if repeats(result, dataset):
             if collate is not None:
-                result = by_collated(result, dataset, collate)
+                result = by_collated(result, dataset.__getitem__, collate, {id(own): dataset})
             if (
                 result.extremes or not result.collated
             ):  # samples of equal sizes do not show that they are the same ones
@@ -82,7 +85,7 @@ class ScanCache:
             largest=[index for index in result.largest if index in samples or not keeps],
         )
         if samples and collate is not None:
-            result = by_collated(result, samples, collate, dataset)
+            result = by_collated(result, samples.__getitem__, collate, {id(own): dataset})
         return result, samples
 
     def _key(self, dataset: Any, length: int) -> Key:

