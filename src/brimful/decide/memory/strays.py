@@ -30,25 +30,25 @@ def strays(reports: Sequence[Report]) -> list[Stray]:
     ]
 
 
-def on_the_fullest(found: Sequence[Stray]) -> list[int]:
+def on_the_fullest(all_strays: Sequence[Stray]) -> list[int]:
     """The bytes of each stray on the card that has most of them."""
     by_card: dict[int, list[int]] = defaultdict(list)
-    for stray in found:
+    for stray in all_strays:
         by_card[stray.index].append(stray.reserved_bytes)
     return max(by_card.values(), key=sum, default=[])
 
 
 def about_strays(reports: Sequence[Report]) -> list[Diagnostic]:
     """One sentence for each card that several ranks hold memory on."""
-    found = strays(reports)
+    all_strays = strays(reports)
     return [
         Diagnostic(
             "stray-card",
-            f"{counted(len(others), 'other rank')} each hold up to {format_bytes(max(others))} and "
-            f"a CUDA context on cuda:{index}",
+            f"cuda:{index} holds memory of {counted(len(others), 'other rank')} as well, up to "
+            f"{format_bytes(max(others))} and a CUDA context each",
             "that card needs the memory of all of them; its peak counts it",
             "call torch.cuda.set_device(local_rank) first, and load checkpoints with map_location",
         )
-        for index in sorted({stray.index for stray in found})
-        for others in [[stray.reserved_bytes for stray in found if stray.index == index]]
+        for index in sorted({stray.index for stray in all_strays})
+        for others in [[stray.reserved_bytes for stray in all_strays if stray.index == index]]
     ]

@@ -50,6 +50,6 @@ def test_the_fullest_card_holds_all_of_them_and_a_context_for_each():
 def test_one_sentence_for_each_such_card_says_how_many_ranks():
     problems = [note.problem for note in about_strays(LOADED)]
     assert problems == [
-        "2 other ranks each hold up to 410 MiB and a CUDA context on cuda:0",
-        "1 other rank each hold up to 20.0 MiB and a CUDA context on cuda:1",
+        "cuda:0 holds memory of 2 other ranks as well, up to 410 MiB and a CUDA context each",
+        "cuda:1 holds memory of 1 other rank as well, up to 20.0 MiB and a CUDA context each",
     ]
