@@ -401,14 +401,14 @@ def largest_scaled(
         return good if orders else bad - 1
     worst = _worst_order(card, orders)
 
-    def plainly(wanted: int) -> bool:
+    def runs_out(wanted: int) -> bool:
         (order,) = scaled([worst], size, wanted, fixed)
         return not card.fits(partial(card.replay, order, assumes=False))
 
     def is_too_much(wanted: int) -> bool:
         return not fits_in_all_orders(card, scaled(orders, size, wanted, fixed))
 
-    edge = good + bisect_left(range(good + 1, bad), True, key=plainly)
+    edge = good + bisect_left(range(good + 1, bad), True, key=runs_out)
     above, step = edge + 1, max(1, least_step(edge) // 3)
     while edge > good and is_too_much(edge):
         above, edge, step = edge, max(good, edge - step), 2 * step
